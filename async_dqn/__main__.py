@@ -1,0 +1,324 @@
+"""The command line: sub-commands and flags become a `Config` and one role."""
+
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import flags
+
+from async_dqn import devices
+from async_dqn.cluster.spec import ClusterSpec, check_port
+from async_dqn.config import PRESETS, Config, make_config
+from async_dqn.errors import RunError, UserError
+from async_dqn.quiet import quiet_stderr
+from async_dqn.run_directory import RunDirectory, default_logdir
+
+
+class _Whole(flags.ArgumentParser):
+    """Whole numbers, also written 1_000 or 1e6."""
+
+    syntactic_help = "a whole number"
+
+    def parse(self, argument: Any) -> int:
+        try:
+            return int(argument)
+        except ValueError:
+            pass
+        try:
+            number = float(argument)
+        except ValueError:
+            number = float("nan")
+        if not number.is_integer():
+            raise ValueError("must be a whole number")
+        return int(number)
+
+
+class _Number(flags.ArgumentParser):
+    """Numbers; inf is one."""
+
+    syntactic_help = "a number"
+
+    def parse(self, argument: Any) -> float:
+        try:
+            return float(argument)
+        except ValueError:
+            raise ValueError("must be a number") from None
+
+
+def _define(values: flags.FlagValues, command: "Command") -> None:
+    serializer = flags.ArgumentSerializer()
+    for field in dataclasses.fields(Config) if command.trains else ():
+        choices = field.metadata["choices"]
+        text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
+        if field.type is bool:
+            flags.DEFINE_boolean(field.name, None, text, flag_values=values)
+        elif field.type is str:
+            flags.DEFINE_string(field.name, None, text, flag_values=values)
+        else:
+            parser = _Whole() if field.type is int else _Number()
+            flags.DEFINE(parser, field.name, None, text, values, serializer)
+    if command.trains:
+        text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
+        flags.DEFINE_string("preset", "auto", text, flag_values=values)
+        flags.DEFINE_boolean("resume", False, "Go on with the run in --logdir.", flag_values=values)
+    flags.DEFINE_string("logdir", None, "The run directory [runs/ENV-AGENT-TIME].", flag_values=values)
+    flags.DEFINE_boolean("verbose", False, "Show TensorFlow's own messages and full tracebacks.", flag_values=values)
+    if command.joins_cluster:
+        text = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
+        flags.DEFINE_string("cluster_spec", None, text, flag_values=values)
+        flags.DEFINE(_Whole(), "task_index", None, "Which of them this process is.", values, serializer)
+    for name, parser, default, text in command.options:
+        flags.DEFINE(parser, name, default, text, values, serializer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A sub-command: what it does, which flags it takes, and the function (flag values) -> exit code."""
+
+    help: str
+    run: Callable[[flags.FlagValues], int]
+    trains: bool = False
+    joins_cluster: bool = False
+    options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
+
+
+def _explicit(values: flags.FlagValues) -> dict[str, Any]:
+    """The settings that were given on the command line."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    return {name: values[name].value for name in names if values[name].value is not None}
+
+
+def _auto_preset(env: str) -> str:
+    from async_dqn import environments
+
+    spec = environments.resolve(env, "classic" if env else "none")
+    if not spec.is_atari:
+        return "cartpole"
+    return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
+
+
+def _make_config(values: flags.FlagValues, forced: dict[str, Any]) -> Config:
+    """Preset, then flags, then what the command itself decides; a resumed run starts from its own settings."""
+    explicit = _explicit(values) | forced
+    if values.resume:
+        if values.logdir is None:
+            raise UserError("--resume needs --logdir=FOLDER of the run to go on with")
+        run = RunDirectory(values.logdir)
+        if run.config.exists():
+            return dataclasses.replace(run.read_config(), **explicit)
+    preset = values.preset
+    if preset == "auto":
+        preset = _auto_preset(explicit.get("env", Config.env))
+    return make_config(preset, explicit)
+
+
+def _run_directory(values: flags.FlagValues, config: Config) -> RunDirectory:
+    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    run.check(resume=values.resume)
+    return run
+
+
+def _cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]:
+    """The cluster and this process's place in it, from --cluster_spec or TF_CONFIG."""
+    index = values.task_index
+    if values.cluster_spec is not None:
+        spec = ClusterSpec.load(values.cluster_spec)
+    elif "TF_CONFIG" in os.environ:
+        spec, named_job, named_index = ClusterSpec.from_tf_config(os.environ["TF_CONFIG"])
+        if named_job not in (None, job):
+            raise UserError(f"TF_CONFIG: its task is a {named_job}, but the command is {job}")
+        index = named_index if index is None else index
+    else:
+        raise UserError("--cluster_spec=FILE is needed, or TF_CONFIG in the environment")
+    if index is None:
+        raise UserError(f"--task_index is needed: 0 ... {len(spec.to_dict()[job]) - 1} for {job}")
+    spec.check_task(job, index)
+    check_port(spec.address(job, index))
+    return spec, index
+
+
+def _baseline(values: flags.FlagValues) -> int:
+    config = _make_config(values, {"num_workers": 1, "num_ps": 1})
+    run = _run_directory(values, config)
+    devices.hide_gpus(devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ)))
+    from async_dqn.roles import assemble, baseline
+
+    problem = assemble.make_problem(config)
+    memory = assemble.check_replay_memory(config, problem, 1)
+    run.create()
+    print(f"run directory: {run.path}\n{memory}", flush=True)
+    code = baseline.run_baseline(config, problem, run, resume=values.resume, should_stop=_signals())
+    print(_how_to_watch(run), flush=True)
+    return code
+
+
+def _local(values: flags.FlagValues) -> int:
+    config = _make_config(values, {})
+    run = _run_directory(values, config)
+    devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ))
+    from async_dqn.roles import assemble, local
+
+    problem = assemble.make_problem(config)
+    print(assemble.check_replay_memory(config, problem, config.num_workers), flush=True)
+    settings = [f"--{name}={value}" for name, value in config.to_dict().items()]
+    code = local.run_local(config, run, settings, resume=values.resume, should_stop=_signals())
+    print(_how_to_watch(run), flush=True)
+    return code
+
+
+def _worker(values: flags.FlagValues) -> int:
+    spec, index = _cluster_task(values, "worker")
+    config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    if index == 0:
+        run = _run_directory(values, config)
+    else:
+        run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    devices.hide_gpus(devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ)))
+    from async_dqn.roles import assemble, worker
+
+    problem = assemble.make_problem(config)
+    memory = assemble.check_replay_memory(config, problem, 1)
+    run.create()
+    print(f"worker {index}: run directory {run.path}; {memory}", flush=True)
+    return worker.run_worker(
+        config, problem, run, spec, index, resume=values.resume, should_stop=_signals()
+    )
+
+
+def _ps(values: flags.FlagValues) -> int:
+    spec, index = _cluster_task(values, "ps")
+    config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    devices.hide_gpus(None)
+    from async_dqn.roles import ps
+
+    return ps.run_ps(config, spec, index, should_stop=_signals())
+
+
+def _existing_run(values: flags.FlagValues) -> RunDirectory:
+    if values.logdir is None:
+        raise UserError("--logdir=FOLDER is needed: the run directory of a training run")
+    return RunDirectory(values.logdir)
+
+
+def _evaluate(values: flags.FlagValues) -> int:
+    run = _existing_run(values)
+    if values.games < 1:
+        raise UserError(f"--games={values.games}: must be at least 1")
+    if values.video is not None and not values.video.endswith((".gif", ".mp4")):
+        raise UserError(f"--video={values.video}: must end in .gif or .mp4")
+    config = run.read_config()
+    devices.hide_gpus(None)
+    from async_dqn.roles import evaluate
+
+    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, video=values.video)
+
+
+def _export(values: flags.FlagValues) -> int:
+    run = _existing_run(values)
+    config = run.read_config()
+    devices.hide_gpus(None)
+    from async_dqn.roles import evaluate
+
+    return evaluate.run_export(config, run, values.output or str(run.path / "export"))
+
+
+def _signals() -> threading.Event:
+    from async_dqn.roles import signals
+
+    return signals.install()
+
+
+def _how_to_watch(run: RunDirectory) -> str:
+    return (
+        f"watch it play:  async-dqn evaluate --logdir={run.path} --video=play.gif\n"
+        f"see its curves: tensorboard --logdir={run.path}"
+    )
+
+
+_TEXT = flags.ArgumentParser()
+COMMANDS = {
+    "local": Command("Train on a cluster of processes on this machine.", _local, trains=True),
+    "baseline": Command("Train in a single process.", _baseline, trains=True),
+    "worker": Command("Be one worker of a cluster.", _worker, trains=True, joins_cluster=True),
+    "ps": Command("Be one parameter server of a cluster.", _ps, trains=True, joins_cluster=True),
+    "evaluate": Command(
+        "Play greedy games with a trained agent.",
+        _evaluate,
+        options=(
+            ("games", _Whole(), 30, "Games to play."),
+            ("seed", _Whole(), 12345, "Seed of the games."),
+            ("video", _TEXT, None, "Also record the first game, to this .gif or .mp4."),
+        ),
+    ),
+    "export": Command(
+        "Write a trained agent as a SavedModel that maps observations to action values.",
+        _export,
+        options=(("output", _TEXT, None, "Folder to write [LOGDIR/export]."),),
+    ),
+}
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join(["usage: async-dqn COMMAND [--flag=value ...]", "", *lines, "", "async-dqn COMMAND --help"])
+
+
+def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
+    """The command and its flags, or a text to show instead."""
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        return _usage()
+    name, rest = arguments[0], list(arguments[1:])
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name!r}; must be one of {', '.join(COMMANDS)}")
+    values = flags.FlagValues()
+    _define(values, COMMANDS[name])
+    if "--help" in rest or "-h" in rest:
+        return f"async-dqn {name}: {COMMANDS[name].help}\n\n{values.main_module_help() or values.get_help()}"
+    try:
+        leftover = values([f"async-dqn {name}", *rest])[1:]
+    except flags.Error as error:
+        raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
+    if leftover:
+        raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")
+    return COMMANDS[name], values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Exit codes: 0 finished, 1 failed while running, 2 bad arguments, 130 interrupted."""
+    verbose = False
+    try:
+        parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+        if isinstance(parsed, str):
+            print(parsed)
+            return 0
+        command, values = parsed
+        verbose = values.verbose
+        if not verbose:
+            quiet_stderr()
+        return command.run(values)
+    except UserError as error:
+        print(f"async-dqn: {error}", file=sys.stderr, flush=True)
+        return 2
+    except RunError as error:
+        print(f"async-dqn: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if verbose:
+            raise
+        place = error.__traceback__
+        while place and place.tb_next:
+            place = place.tb_next
+        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
+        text = " ".join(str(error).split())[:500]
+        print(f"async-dqn: {type(error).__name__} at {where}: {text} (--verbose shows all)", file=sys.stderr, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

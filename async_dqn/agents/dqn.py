@@ -1,0 +1,158 @@
+"""DQN (Mnih et al. 2015), with double Q-learning and n-step returns as options.
+
+The same agent is the single-process baseline and a worker of a cluster: which parameters it computes on, and where its
+gradients go, is its `ParameterClient`'s affair.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn import losses
+from async_dqn.frame_stack import FrameStack
+from async_dqn.networks import Network
+from async_dqn.parameter_client import ParameterClient
+from async_dqn.parameters import Layout
+from async_dqn.policies import epsilon_greedy
+from async_dqn.replay import Replay
+from async_dqn.schedules import Schedule
+from async_dqn.types import StepResult, Transition
+
+GradientFn = Callable[[tf.Tensor, tf.Tensor, Transition], tuple[tf.Tensor, tf.Tensor]]
+
+
+def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: float) -> GradientFn:
+    """The function (online [P], target [P], minibatch) -> (mean Huber loss scalar, gradient [P])."""
+
+    def gradient(online: tf.Tensor, target: tf.Tensor, batch: Transition) -> tuple[tf.Tensor, tf.Tensor]:
+        q_t = network.apply(layout.unflatten(target), batch.s_t)  # [B, A]
+        selector = network.apply(layout.unflatten(online), batch.s_t) if double else q_t  # [B, A]
+        with tf.GradientTape() as tape:
+            tape.watch(online)
+            q_tm1 = network.apply(layout.unflatten(online), batch.s_tm1)  # [B, A]
+            errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
+            loss = tf.reduce_mean(losses.huber(errors))
+        return loss, losses.clip_by_global_norm(tape.gradient(loss, online), max_norm)
+
+    return gradient
+
+
+class DQN:
+    """One actor-learner: acts epsilon-greedily in N environments, keeps its own replay, computes gradients.
+
+    Args:
+      network, layout: the Q-network, and where its parameters lie in the flat vector.
+      client: this worker's copy of the parameters and its way to the global ones.
+      replay, frame_stack: this worker's own.
+      epsilon: exploration over global agent steps.
+      gradient: from `make_gradient`.
+      batch_size: transitions of a minibatch.
+      train_period: agent steps for each minibatch.
+      warmup_steps: transitions of its own in replay before the first minibatch.
+      clip_rewards: learn from rewards clipped to [-1, 1].
+      rng: for exploration and sampling.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        layout: Layout,
+        client: ParameterClient,
+        replay: Replay,
+        frame_stack: FrameStack,
+        epsilon: Schedule,
+        gradient: GradientFn,
+        batch_size: int,
+        train_period: int,
+        warmup_steps: int,
+        clip_rewards: bool,
+        rng: np.random.Generator,
+    ):
+        self._client = client
+        self._replay = replay
+        self._frame_stack = frame_stack
+        self._epsilon = epsilon
+        self._batch_size = batch_size
+        self._train_period = train_period
+        self._warmup_steps = warmup_steps
+        self._clip_rewards = clip_rewards
+        self._rng = rng
+        self._batch = replay.make_batch(batch_size)
+        self._observation = np.empty(0)  # [N, ...]
+        self._stacked = np.empty(0)  # [N, S, ...]
+        self._owed_steps = 0  # agent steps not yet paid for with minibatches
+        self._losses: list[float] = []
+        batch_spec = Transition(*(tf.TensorSpec(array.shape, array.dtype) for array in self._batch))
+        acted_on = tf.TensorSpec([None, *batch_spec.s_t.shape[1:]], batch_spec.s_t.dtype)
+
+        @tf.function(input_signature=[batch_spec, tf.TensorSpec([])])
+        def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tf.Tensor:
+            loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), batch)
+            client.consume(flat_gradient, learning_rate)
+            return loss
+
+        @tf.function(input_signature=[acted_on])
+        def q_values(stacked: tf.Tensor) -> tf.Tensor:
+            return network.apply(layout.unflatten(client.online.read_value()), stacked)
+
+        self._learn_from, self._q_values = learn_from, q_values
+
+    def reset(self, observation: np.ndarray) -> None:
+        """Begins with the first observations [N, ...] of all environments."""
+        self._observation = observation
+        self._stacked = self._frame_stack.reset(observation)
+
+    def act(self) -> np.ndarray:
+        """Actions [N] for where the environments stand."""
+        q_values = self._q_values(self._stacked).numpy()  # [N, A]
+        return epsilon_greedy(q_values, self.epsilon, self._rng)
+
+    def observe(self, actions: np.ndarray, result: StepResult) -> None:
+        """Takes in what one step of all environments gave."""
+        rewards = np.clip(result.reward, -1, 1) if self._clip_rewards else result.reward
+        self._replay.add(
+            self._observation, actions, rewards, result.terminated, result.truncated, result.next_observation
+        )
+        self._observation = result.observation
+        self._stacked = self._frame_stack.push(result.observation, result.terminated | result.truncated)
+
+    def learn(self, num_steps: int) -> None:
+        """Computes the minibatches that `num_steps` more agent steps call for; none during warm-up."""
+        if not self.is_warm:
+            return
+        self._owed_steps += num_steps
+        while self._owed_steps >= self._train_period:
+            self._owed_steps -= self._train_period
+            batch = self._replay.sample(self._batch_size, self._rng, self._batch)
+            loss = self._learn_from(batch, tf.constant(self._client.current_learning_rate(), tf.float32))
+            self._losses.append(float(loss))
+            self._client.after_minibatch()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether replay holds enough to learn from."""
+        return len(self._replay) >= self._warmup_steps
+
+    @property
+    def epsilon(self) -> float:
+        """The exploration at the global step."""
+        return self._epsilon(self._client.env_steps)
+
+    def take_loss(self) -> float:
+        """Mean loss of the minibatches since the last call; NaN where there were none."""
+        loss = float(np.mean(self._losses)) if self._losses else float("nan")
+        self._losses.clear()
+        return loss
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What a checkpoint keeps of this worker, replay aside: arrays, and plain values for JSON."""
+        return self._client.slots(), {"rng": self._rng.bit_generator.state, "owed_steps": self._owed_steps}
+
+    def restore(self, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        """Puts `state()` back."""
+        self._client.restore_slots(arrays)
+        self._rng.bit_generator.state = values["rng"]
+        self._owed_steps = values["owed_steps"]

@@ -1,0 +1,54 @@
+"""Done-queues: how a parameter server learns that it may end.
+
+`server.join()` never returns. So every ps hosts a shared queue, every worker puts its task index into all of them when
+it is done, and a ps ends once it has heard from every worker. Queues are shared by name in graph mode only.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def _queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
+    with tf.device(f"/job:ps/task:{ps}"):
+        # Twice the workers: one that is restarted after it signalled must not block on a full queue.
+        return tf.queue.FIFOQueue(2 * num_workers, [tf.int32], [[]], shared_name=f"done_queue_{ps}")
+
+
+def signal_done(
+    target: str, config: tf.compat.v1.ConfigProto, *, task_index: int, num_ps: int, num_workers: int, deadline: float
+) -> list[int]:
+    """Tells every ps that worker `task_index` is done. Gives the indices of those that did not answer in time."""
+    deaf = []
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(deadline * 1000))
+    for ps in range(num_ps):
+        with tf.Graph().as_default() as graph:
+            enqueue = _queue(ps, num_workers).enqueue(task_index)
+            try:
+                with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+                    session.run(enqueue, options=options)
+            except tf.errors.OpError:
+                deaf.append(ps)
+    return deaf
+
+
+def wait_for_workers(
+    target: str,
+    config: tf.compat.v1.ConfigProto,
+    *,
+    ps: int,
+    num_workers: int,
+    wait: Callable[[float], bool],
+) -> set[int]:
+    """Blocks until every worker has signalled, or `wait(seconds)` says to stop. Gives the workers heard from."""
+    heard: set[int] = set()
+    with tf.Graph().as_default() as graph:
+        queue = _queue(ps, num_workers)
+        size, dequeue = queue.size(), queue.dequeue()
+        with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+            while len(heard) < num_workers:
+                if session.run(size):
+                    heard.add(int(session.run(dequeue)))
+                elif wait(0.1):
+                    break
+    return heard

@@ -1,0 +1,231 @@
+"""The parameter store on parameter servers: `ParameterStore` over TensorFlow's graph-mode runtime.
+
+The flat vector is cut into K nearly equal shards, one per ps, the optimizer's slots beside each. Every worker builds
+the same graph and opens its own session, so variables are shared by name and workers need not know each other.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.errors import RunError
+from async_dqn.optimizers import Optimizer
+from async_dqn.parameters import Counters, EpisodeReport, Pulled, check_state
+
+_COUNTER = {name: index for index, name in enumerate(Counters._fields)}
+_MAX_QUEUED_EPISODES = 1_000_000
+
+
+def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
+    """Sizes of K consecutive shards that differ by one at most."""
+    small, larger = divmod(num_parameters, num_shards)
+    return [small + 1] * larger + [small] * (num_shards - larger)
+
+
+def _fetch_and_add(counters: tf.Variable, critical: tf.CriticalSection, counts: tf.Tensor, budget: int) -> tf.Tensor:
+    """Graph form of `parameters.advance`, atomic across workers. Gives [2, len(Counters)]: before and after."""
+    claimed, staleness_max = _COUNTER["claimed_steps"], _COUNTER["staleness_max"]
+
+    def body() -> tf.Tensor:
+        before = counters.read_value()
+        ceiling = tf.where(before[_COUNTER["stopped"]] > 0, before[claimed], tf.maximum(before[claimed], budget))
+        after = before + counts
+        columns = tf.unstack(after)
+        columns[claimed] = tf.minimum(after[claimed], ceiling)
+        columns[staleness_max] = tf.maximum(before[staleness_max], counts[staleness_max])
+        after = tf.stack(columns)
+        with tf.control_dependencies([before]), tf.control_dependencies([counters.assign(after, read_value=False)]):
+            return tf.stack([before, after])
+
+    return critical.execute(body)
+
+
+class RemoteParameterStore:
+    """The shared global network, seen from one worker.
+
+    Args:
+      target: the worker's own server, `server.target`.
+      session_config: the same ConfigProto that the server was built with.
+      strategy: this worker's `ParameterServerStrategy`; it places the variables on the parameter servers.
+      deadline: seconds that anything on a ps may take before `RunError` is raised.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: ClusterSpec,
+        target: str,
+        session_config: tf.compat.v1.ConfigProto,
+        strategy: Any,
+        num_parameters: int,
+        optimizer: Optimizer,
+        total_steps: int,
+        deadline: float,
+    ):
+        self.num_parameters = num_parameters
+        self._optimizer = optimizer
+        self._deadline = deadline
+        self._sizes = shard_sizes(num_parameters, spec.num_ps)
+        self._bounds = np.cumsum([0, *self._sizes])
+        self._graph = tf.Graph()
+        with self._graph.as_default(), strategy.scope():
+            self._build(strategy, spec.num_ps, total_steps)
+        self._graph.finalize()
+        self._session = tf.compat.v1.Session(target, graph=self._graph, config=session_config)
+
+    def _build(self, strategy: Any, num_ps: int, budget: int) -> None:
+        placeholder = tf.compat.v1.placeholder
+
+        def variables(name: str, values: list[np.ndarray]) -> list[tf.Variable]:
+            # The strategy deals variables out to the parameter servers in turn: K at a time, one lands on each.
+            return [
+                tf.compat.v1.get_variable(
+                    f"{name}_{k}", value.shape, value.dtype, tf.zeros_initializer, trainable=False, use_resource=True
+                )
+                for k, value in enumerate(values)
+            ]
+
+        shards = [np.zeros(size, np.float32) for size in self._sizes]
+        initial_slots = [self._optimizer.initial_slots(size) for size in self._sizes]
+        self._online, self._target = variables("online", shards), variables("target", shards)
+        slots = {name: variables(name, [shard[name] for shard in initial_slots]) for name in initial_slots[0]}
+        self._slots = [{name: variables[k] for name, variables in slots.items()} for k in range(num_ps)]
+        (counters,) = variables("counters", [np.array(Counters(), np.int64)])
+
+        self._learning_rate = placeholder(tf.float32, [])
+        self._updates = [placeholder(tf.float32, [size]) for size in self._sizes]
+        applied, refreshed = [], []
+        for k, (online, target) in enumerate(zip(self._online, self._target, strict=True)):
+            with tf.device(online.device):
+                applied.append(self._optimizer.apply(online, self._slots[k], self._updates[k], self._learning_rate))
+                refreshed.append(target.assign(online.read_value(), read_value=False))
+        self._counts = placeholder(tf.int64, [len(Counters._fields)])
+        with tf.device(counters.device):
+            critical = tf.CriticalSection(name="counters_lock", shared_name="counters_lock")
+            self._counted = _fetch_and_add(counters, critical, self._counts, budget)
+            self._counters = counters.read_value()
+            # Counters before parameters, so that a staleness is never understated.
+            with tf.control_dependencies([self._counters]):
+                gate = tf.no_op()
+            episodes = tf.queue.FIFOQueue(
+                _MAX_QUEUED_EPISODES, [tf.float64], [[len(EpisodeReport._fields)]], shared_name="episodes"
+            )
+            self._episodes = placeholder(tf.float64, [None, len(EpisodeReport._fields)])
+            self._report = episodes.enqueue_many(self._episodes)
+            self._num_reported = episodes.size()
+            self._num_taken = placeholder(tf.int32, [])
+            self._take = episodes.dequeue_many(self._num_taken)
+            # Counters are initialised last: whoever sees them sees everything.
+            self._initialized = tf.raw_ops.VarIsInitializedOp(resource=counters.handle)
+        with tf.control_dependencies([gate]):
+            self._pull = [shard.read_value() for shard in self._online]
+        self._pull_target = [shard.read_value() for shard in self._target]
+        self._push = tf.group(applied)
+        self._refresh = tf.group(refreshed)
+        self._read_slots = [{name: slot.read_value() for name, slot in shard.items()} for shard in self._slots]
+        self._assign: dict[str, tuple[tf.Tensor, Any]] = {}
+        for var in [*self._online, *self._target, *(slot for shard in self._slots for slot in shard.values()), counters]:
+            value = placeholder(var.dtype, var.shape)
+            with tf.device(var.device):
+                self._assign[var.op.name] = (value, var.assign(value, read_value=False))
+
+    def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
+        options = tf.compat.v1.RunOptions(timeout_in_ms=int(self._deadline * 1000))
+        try:
+            return self._session.run(fetches, feed, options=options)
+        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
+            raise RunError(f"a parameter server does not answer: {type(error).__name__}") from error
+        except tf.errors.FailedPreconditionError as error:
+            raise RunError("a parameter server was restarted and has lost its variables") from error
+
+    def _split(self, flat: np.ndarray) -> list[np.ndarray]:
+        return [flat[start:end] for start, end in zip(self._bounds, self._bounds[1:], strict=False)]
+
+    def is_initialized(self) -> bool:
+        """Whether the chief has set all variables."""
+        return bool(self._run(self._initialized))
+
+    def wait_until_initialized(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+        """Blocks until the chief has initialised or restored. Raises RunError after `deadline` seconds."""
+        end = time.monotonic() + deadline
+        while not self.is_initialized():
+            if should_stop():
+                return
+            if time.monotonic() > end:
+                raise RunError(f"worker 0, the chief, has not initialised the network within {deadline:.0f} s")
+            time.sleep(0.1)
+
+    def initialize(self, online: np.ndarray) -> None:
+        slots = self._optimizer.initial_slots(self.num_parameters)
+        state = {f"slot/{name}": value for name, value in slots.items()}
+        self.restore({"online": online, "target": online, "counters": np.array(Counters(), np.int64)} | state)
+
+    def pull(self) -> Pulled:
+        counters, *shards = self._run([self._counters, *self._pull])
+        return Pulled(np.concatenate(shards), Counters(*map(int, counters)))
+
+    def pull_target(self) -> np.ndarray:
+        return np.concatenate(self._run(self._pull_target))
+
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+        feed = dict(zip(self._updates, self._split(update), strict=True))
+        feed |= {self._learning_rate: learning_rate, self._counts: np.array(counts, np.int64)}
+        counted, _ = self._run([self._counted, self._push], feed)
+        return Counters(*map(int, counted[0]))
+
+    def refresh_target(self) -> None:
+        self._run(self._refresh)
+        self.add_counts(Counters(target_refreshes=1))
+
+    def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        counted = self._run(self._counted, {self._counts: np.array(counts._replace(claimed_steps=wanted), np.int64)})
+        before, after = (Counters(*map(int, row)) for row in counted)
+        return after.claimed_steps - before.claimed_steps, after
+
+    def add_counts(self, counts: Counters) -> Counters:
+        return self.claim_steps(0, counts)[1]
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        if episodes:
+            self._run(self._report, {self._episodes: np.array(episodes, np.float64)})
+
+    def take_episodes(self) -> list[EpisodeReport]:
+        count = self._run(self._num_reported)
+        if not count:
+            return []
+        rows = self._run(self._take, {self._num_taken: count})
+        return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
+
+    def state(self) -> dict[str, np.ndarray]:
+        fetches = [self._counters, self._pull, self._pull_target, self._read_slots]
+        counters, online, target, slots = self._run(fetches)
+        state = {"online": np.concatenate(online), "target": np.concatenate(target), "counters": counters}
+        for name, value in self._optimizer.initial_slots(self.num_parameters).items():
+            shards = [shard[name] for shard in slots]
+            state[f"slot/{name}"] = np.concatenate(shards) if value.shape == (self.num_parameters,) else shards[0]
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        check_state(state, self.num_parameters, self._optimizer)
+        values: dict[str, np.ndarray] = {}
+        for k in range(len(self._sizes)):
+            values[f"online_{k}"] = self._split(state["online"])[k]
+            values[f"target_{k}"] = self._split(state["target"])[k]
+            for name in self._slots[k]:
+                value = state[f"slot/{name}"]
+                values[f"{name}_{k}"] = self._split(value)[k] if len(value) == self.num_parameters else value
+        self._set(values)
+        self._set({"counters_0": np.asarray(state["counters"], np.int64)})
+
+    def _set(self, values: Mapping[str, np.ndarray]) -> None:
+        assigned = {name: self._assign[name] for name in values}
+        feed = {placeholder: values[name] for name, (placeholder, _) in assigned.items()}
+        self._run([operation for _, operation in assigned.values()], feed)
+
+    def close(self) -> None:
+        """Ends the session; the variables stay on the parameter servers."""
+        self._session.close()

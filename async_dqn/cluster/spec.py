@@ -1,0 +1,256 @@
+"""The cluster spec: which processes make up the cluster, and at which addresses.
+
+A spec file is JSON, with one "host:port" a process. The order gives the task indices; worker 0 is the chief:
+
+    {"ps": ["host-a:2222"], "worker": ["host-a:2223", "host-b:2222"]}
+
+The form of TF_CONFIG, {"cluster": {"ps": [...], "worker": [...]}}, is read as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import ipaddress
+import json
+import os
+import re
+import reprlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from async_dqn.errors import UserError
+
+JOBS = ("ps", "worker")
+
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[^\[\]]*\]):(?P<port>[0-9]+)")
+
+# Bounded and escaped, so that a message quoting any value stays one line.
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 80
+_repr.maxlevel = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterSpec:
+    """The addresses of all parameter servers and workers, each "host:port" or "[IPv6]:port"."""
+
+    ps: tuple[str, ...]
+    worker: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        seen: dict[tuple[str, int], str] = {}
+        for job in JOBS:
+            addresses = getattr(self, job)
+            if not addresses:
+                raise UserError(f'no {job}: "{job}" must list at least one "host:port"')
+            for index, address in enumerate(addresses):
+                name = f"{job} {index}"
+                host_and_port = _split(address, name)
+                if host_and_port in seen:
+                    other = seen[host_and_port]
+                    raise UserError(f"{name} repeats the address of {other}, {address}; each needs its own")
+                seen[host_and_port] = name
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClusterSpec:
+        """Read a spec file.
+
+        Raises:
+            UserError: the file cannot be read or does not describe a cluster.
+        """
+        source = f"cluster spec {_show_path(path)}"
+        try:
+            with open(path, encoding="utf-8-sig") as file:
+                text = file.read()
+        except UnicodeDecodeError:
+            raise UserError(f"{source} is not UTF-8 text, so not JSON") from None
+        except OSError as error:
+            raise UserError(f"{source} cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise UserError(f"{source} cannot be read: {error}") from None
+        value = _parse_json(text, source)
+        with _named(source):
+            if not isinstance(value, dict):
+                raise UserError(f'{_repr.repr(value)} is not an object {{"ps": [...], "worker": [...]}}')
+            if "cluster" in value:
+                if len(value) > 1:
+                    raise UserError('nothing may stand beside "cluster"; a task is chosen with --task_index')
+                value = value["cluster"]
+            return _from_json(value)
+
+    @classmethod
+    def from_tf_config(cls, value: str) -> tuple[ClusterSpec, str | None, int | None]:
+        """Read the value of the environment variable TF_CONFIG.
+
+        Returns:
+            The spec, and this process's job and task index as far as "task" names them.
+
+        Raises:
+            UserError: the value does not describe a cluster of ps and workers and a task in it.
+        """
+        config = _parse_json(value, "TF_CONFIG")
+        with _named("TF_CONFIG"):
+            if not isinstance(config, dict) or "cluster" not in config:
+                raise UserError(f'no "cluster" in {_repr.repr(config)}; it must be an object that has one')
+            spec = _from_json(config["cluster"])
+            task = config.get("task", {})
+            if not isinstance(task, dict):
+                raise UserError(
+                    f'"task" is {_repr.repr(task)}; it must be like {{"type": "worker", "index": 0}}'
+                )
+            job, index = task.get("type"), task.get("index")
+            if job is not None:
+                spec.check_task(job, 0 if index is None else index)
+            elif index is not None:
+                raise UserError('"task" has an "index" but no "type"; it must be "ps" or "worker"')
+            return spec, job, index
+
+    @classmethod
+    def local(cls, num_ps: int, num_workers: int) -> ClusterSpec:
+        """Return a cluster on this machine, on ports that are free now."""
+        with contextlib.ExitStack() as stack:
+            ports = []
+            for _ in range(num_ps + num_workers):
+                # Held until all are chosen, so that no port comes up twice. On all interfaces: that is where
+                # TensorFlow's servers listen.
+                holder = stack.enter_context(socket.socket())
+                holder.bind(("", 0))
+                ports.append(holder.getsockname()[1])
+        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+        return cls(ps=addresses[:num_ps], worker=addresses[num_ps:])
+
+    @property
+    def num_ps(self) -> int:
+        return len(self.ps)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.worker)
+
+    def address(self, job: str, index: int) -> str:
+        """Return the "host:port" of a task; raise UserError when there is no such task."""
+        self.check_task(job, index)
+        return self.to_dict()[job][index]
+
+    def check_task(self, job: str, index: int) -> None:
+        """Raise UserError unless the cluster has this task."""
+        _check_job(job)
+        count = len(self.to_dict()[job])
+        if type(index) is not int or not 0 <= index < count:
+            raise UserError(
+                f"there is no {job} {_repr.repr(index)}: the cluster has {count} {job}, "
+                f"so the task index must be {'0' if count == 1 else f'0 to {count - 1}'}"
+            )
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """Return the form that `tf.train.ClusterSpec` and spec files take."""
+        return {"ps": list(self.ps), "worker": list(self.worker)}
+
+    def __str__(self) -> str:
+        """Return one line a process."""
+        lines = []
+        for job, addresses in self.to_dict().items():
+            for index, address in enumerate(addresses):
+                chief = "  (chief)" if (job, index) == ("worker", 0) else ""
+                lines.append(f"{f'{job} {index}':<10} {address}{chief}")
+        return "\n".join(lines)
+
+
+def is_port_free(address: str) -> bool:
+    """Return whether a server could open the port of `address` on this machine now."""
+    return _port_fault(address) is None
+
+
+def check_port(address: str) -> None:
+    """Raise UserError unless a server could open the port of `address` on this machine now."""
+    fault = _port_fault(address)
+    if fault is not None:
+        raise UserError(f"cannot listen on {address}: {fault}")
+
+
+def _port_fault(address: str) -> str | None:
+    """Return why the port cannot be opened, or None. Tries all interfaces, as `tf.distribute.Server` does."""
+    _, port = _split(address, "address")
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"port {port} is taken by another process; end that one or choose another port"
+        if error.errno == errno.EACCES:
+            return f"port {port} is not permitted to this user; choose one from 1024 to 65535"
+        return error.strerror or str(error)
+    return None
+
+
+def _split(address: object, name: str) -> tuple[str, int]:
+    """Return host and port of a valid address; `name` is what messages call its owner."""
+    if not isinstance(address, str):
+        raise UserError(f'{name} is {_repr.repr(address)}; it must be a string "host:port"')
+    match = _ADDRESS.fullmatch(address)
+    if match is None or (match["host"].startswith("[") and not _is_ipv6(match["host"][1:-1])):
+        raise UserError(f'{name} is {_repr.repr(address)}; it must be "host:port" or "[IPv6 address]:port"')
+    digits = match["port"].lstrip("0")
+    if not digits or len(digits) > 5 or int(digits) > 65535:
+        raise UserError(f"{name} is {_repr.repr(address)}; the port must be 1 to 65535")
+    return match["host"].lower(), int(digits)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _from_json(value: Any) -> ClusterSpec:
+    """Return the spec that {"ps": [...], "worker": [...]} describes."""
+    if not isinstance(value, dict):
+        raise UserError(f'"cluster" is {_repr.repr(value)}; it must be {{"ps": [...], "worker": [...]}}')
+    for job, addresses in value.items():
+        _check_job(job)
+        if not isinstance(addresses, list):
+            raise UserError(f'"{job}" is {_repr.repr(addresses)}; it must be a list of "host:port"')
+    return ClusterSpec(**{job: tuple(value.get(job, ())) for job in JOBS})
+
+
+def _check_job(job: object) -> None:
+    if job in ("chief", "master", "evaluator"):
+        raise UserError(f'job "{job}" is not used: only "ps" and "worker" are, and worker 0 is the chief')
+    if job not in JOBS:
+        raise UserError(f'unknown job {_repr.repr(job)}; it must be "ps" or "worker"')
+
+
+def _parse_json(text: str, source: str) -> Any:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise UserError(f"{source} names {_repr.repr(key)} twice")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=without_repeats)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{source} is not JSON: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{source} is not JSON of a reasonable size") from None
+
+
+@contextlib.contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Put `source` in front of the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _show_path(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,205 @@
+"""Every setting of a run: one frozen, validated dataclass, from which the flags and config.json are made."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from async_dqn.errors import UserError
+
+AGENTS = ("dqn",)
+PROTOCOLS = ("classic", "machado")
+NETWORKS = ("auto", "nature", "nips", "mlp")
+OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
+
+
+def _setting(
+    default: Any,
+    help: str,
+    *,
+    choices: Iterable[str] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    metadata = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of one run. Steps are agent steps; periods in minibatches count those of all workers together.
+
+    Raises:
+      UserError: at construction, naming the setting, the value and what is allowed.
+    """
+
+    # What is learned, and how long.
+    env: str = _setting("pong", "pong, breakout, ..., ALE/Pong-v5, or any gymnasium id with discrete actions.")
+    agent: str = _setting("dqn", "The algorithm.", choices=AGENTS)
+    protocol: str = _setting("classic", "How Atari games are played and scored.", choices=PROTOCOLS)
+    total_steps: int = _setting(3_000_000, "Agent steps of all workers together.", minimum=1)
+    stop_at_return: float = _setting(
+        float("inf"), "End when the mean return of the last 100 games reaches this; inf: never."
+    )
+    seed: int = _setting(0, "Seed of networks, environments and exploration.", minimum=0, maximum=2**31 - 1)
+    envs_per_worker: int = _setting(8, "Environments that a worker steps together.", minimum=1, maximum=1024)
+
+    # The agent.
+    network: str = _setting("auto", "The Q-network; auto: nips for frames, mlp for vectors.", choices=NETWORKS)
+    double: bool = _setting(True, "Double Q-learning.")
+    dueling: bool = _setting(False, "Dueling network streams.")
+    n_step: int = _setting(3, "Steps of return before bootstrapping.", minimum=1, maximum=100)
+    discount: float = _setting(0.99, "Gamma.", minimum=0, maximum=1)
+    clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
+    batch_size: int = _setting(32, "Transitions in a minibatch.", minimum=1, maximum=65536)
+    train_period: int = _setting(4, "Agent steps per minibatch.", minimum=1)
+    target_period: int = _setting(1_000, "Minibatches between two refreshes of the target network.", minimum=1)
+    replay_capacity: int = _setting(
+        200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1
+    )
+    warmup_steps: int = _setting(10_000, "Agent steps before training, over all workers.", minimum=1)
+    epsilon_start: float = _setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
+    epsilon_final: float = _setting(0.01, "Exploration at the end.", minimum=0, maximum=1)
+    epsilon_steps: int = _setting(
+        100_000, "Agent steps over which exploration falls, after warm-up.", minimum=1
+    )
+
+    # The optimizer.
+    optimizer: str = _setting("adam", "The update rule.", choices=OPTIMIZERS)
+    learning_rate: float = _setting(2.5e-4, "Step size at the start.", minimum=0)
+    final_learning_rate: float = _setting(
+        -1.0, "Step size at --total_steps, reached in a straight line; -1: constant.", minimum=-1
+    )
+    optimizer_epsilon: float = _setting(1e-8, "The optimizer's epsilon.", minimum=0)
+    rmsprop_decay: float = _setting(0.95, "Decay of RMSProp's averages.", minimum=0, maximum=1)
+    max_gradient_norm: float = _setting(0.0, "Scale larger gradients down to this norm; 0: never.", minimum=0)
+
+    # Trips to the parameter servers.
+    local_steps: int = _setting(
+        0,
+        "Minibatches a worker applies to its own copy before it pushes the difference (Downpour); "
+        "0: it pushes gradients and the optimizer runs on the parameter servers.",
+        minimum=0,
+        maximum=10_000,
+    )
+    push_period: int = _setting(
+        1, "Minibatches whose gradients are summed into one push (with --local_steps=0).", minimum=1
+    )
+    pull_period: int = _setting(1, "Minibatches between two pulls (with --local_steps=0).", minimum=1)
+    overlap: bool = _setting(True, "Make trips to the parameter servers in a thread beside the computation.")
+    locked: bool = _setting(False, "Parameter servers lock while they apply a gradient; false: Hogwild.")
+
+    # The cluster and its machines.
+    num_ps: int = _setting(1, "Parameter servers (command `local`).", minimum=1, maximum=64)
+    num_workers: int = _setting(2, "Workers (command `local`).", minimum=1, maximum=512)
+    threads: int = _setting(
+        0, "Threads that a worker computes with; 0: the cores shared out over the workers.", minimum=0
+    )
+    gpus: str = _setting(
+        "auto", "GPUs for workers, e.g. 0,1: worker i takes the i-th in turn; auto: all there are; none."
+    )
+    gpu_memory_fraction: float = _setting(
+        0.0, "Share of a GPU's memory that one worker takes; 0: no fixed share.", minimum=0, maximum=1
+    )
+    gpu_memory_growth: bool = _setting(True, "Take GPU memory as it is needed (without a fixed share).")
+    ps_deadline: float = _setting(60.0, "Seconds a parameter server may take to answer.", minimum=1)
+
+    # What is written.
+    log_period: float = _setting(2.0, "Seconds between two rows of metrics.", minimum=0.1)
+    checkpoint_period: float = _setting(120.0, "Seconds between two checkpoints.", minimum=1)
+    keep_checkpoints: int = _setting(3, "Newest checkpoints kept.", minimum=1)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+        if self.local_steps and (self.push_period, self.pull_period) != (1, 1):
+            raise UserError(
+                f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
+                f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
+            )
+        if self.gpus not in ("auto", "none") and not all(part.strip().isdigit() for part in self.gpus.split(",")):
+            raise UserError(f"--gpus={self.gpus}: must be auto, none, or indices such as 0,1")
+        share = self.replay_capacity // self.num_workers // self.envs_per_worker
+        if share < self.n_step + 8:
+            raise UserError(
+                f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_workers} "
+                f"workers x {self.envs_per_worker} environments; at least {self.n_step + 8} each are needed"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; infinity as a string."""
+        values = dataclasses.asdict(self)
+        return {name: str(value) if value == float("inf") else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Config":
+        """The inverse of `to_dict`; names that this version does not know are left out."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in values.items() if name in fields}
+        return cls(**{name: fields[name].type(value) for name, value in known.items()})  # type: ignore[operator]
+
+
+def _check(field: dataclasses.Field, value: Any) -> None:
+    flag, metadata = f"--{field.name}={value}", field.metadata
+    if metadata["choices"] and value not in metadata["choices"]:
+        close = difflib.get_close_matches(str(value), metadata["choices"], 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(f"{flag}: {hint}must be one of {', '.join(metadata['choices'])}")
+    low, high = metadata["minimum"], metadata["maximum"]
+    if value != value or (low is not None and value < low) or (high is not None and value > high):
+        upper = f" and at most {high:g}" if high is not None else ""
+        raise UserError(f"{flag}: must be a number of at least {low if low is not None else '-inf'}{upper}")
+
+
+_ATARI_FAST = {
+    "network": "nips",
+    "total_steps": 3_000_000,
+    "replay_capacity": 200_000,
+    "local_steps": 4,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Mnih et al. 2015, extended data table 1; exploration over 1 M frames is 250 k agent steps.
+    "nature": {
+        "network": "nature",
+        "total_steps": 50_000_000,
+        "envs_per_worker": 1,
+        "double": False,
+        "n_step": 1,
+        "target_period": 10_000,
+        "replay_capacity": 1_000_000,
+        "warmup_steps": 50_000,
+        "epsilon_final": 0.1,
+        "epsilon_steps": 250_000,
+        "optimizer": "centered_rmsprop",
+        "optimizer_epsilon": 0.01,
+    },
+    # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
+    "atari-fast": _ATARI_FAST,
+    "pong-fast": _ATARI_FAST | {"stop_at_return": 18.0},
+    "cartpole": {
+        "network": "mlp",
+        "total_steps": 30_000,
+        "envs_per_worker": 4,
+        "clip_rewards": False,
+        "batch_size": 64,
+        "train_period": 2,
+        "target_period": 100,
+        "replay_capacity": 30_000,
+        "warmup_steps": 500,
+        "epsilon_final": 0.02,
+        "epsilon_steps": 5_000,
+        "learning_rate": 1e-3,
+        "log_period": 0.5,
+        "local_steps": 4,
+    },
+}
+
+
+def make_config(preset: str, overrides: Mapping[str, Any]) -> Config:
+    """A preset with single settings replaced. Raises UserError for an unknown preset or a bad value."""
+    if preset not in PRESETS:
+        close = difflib.get_close_matches(preset, PRESETS, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(f"--preset={preset}: {hint}must be one of {', '.join(PRESETS)}")
+    return Config(**(PRESETS[preset] | dict(overrides)))

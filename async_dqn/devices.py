@@ -1,0 +1,84 @@
+"""Which GPU, how much of it and how many threads a process takes: decided once, for server and eager runtime alike.
+
+`hide_gpus` must run before TensorFlow is imported and `configure_eager` before its first operation.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import MutableMapping
+from typing import Any
+
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    if not shutil.which("nvidia-smi"):
+        return []
+    done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
+    """The card of one worker: workers are dealt out over the cards in turn. None: it computes on the CPU.
+
+    Args:
+      gpus: the setting: auto, none, or indices into `visible`.
+      worker: task index.
+      visible: identifiers of the cards that this host has.
+
+    Raises:
+      UserError: an index that this host does not have.
+    """
+    if gpus == "none" or (gpus == "auto" and not visible):
+        return None
+    indices = range(len(visible)) if gpus == "auto" else [int(part) for part in gpus.split(",")]
+    for index in indices:
+        if index >= len(visible):
+            raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, so indices go up to {len(visible) - 1}")
+    return visible[indices[worker % len(indices)]]
+
+
+def visible_gpus(environ: MutableMapping[str, str]) -> list[str]:
+    """Identifiers of the cards that this process may use, CUDA_VISIBLE_DEVICES respected."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [part.strip() for part in chosen.split(",") if part.strip() not in ("", "-1")]
+    return [str(index) for index, _ in enumerate(_nvidia_smi("--query-gpu=index", "--format=csv,noheader"))]
+
+
+def hide_gpus(card: str | None, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Leaves this process one card, or none. Before TensorFlow is imported, so that nothing can touch the others."""
+    environ["CUDA_VISIBLE_DEVICES"] = card if card is not None else "-1"
+
+
+def threads_of_worker(config: Config) -> int:
+    """Threads to compute with: the setting, or this machine's cores shared out over the workers."""
+    return config.threads or max(1, len(os.sched_getaffinity(0)) // config.num_workers)
+
+
+def gpu_options(config: Config) -> Any:
+    """GPUOptions for a server's ConfigProto: the same share and growth that `configure_eager` gives the eager side."""
+    import tensorflow as tf
+
+    fraction = config.gpu_memory_fraction
+    return tf.compat.v1.GPUOptions(
+        per_process_gpu_memory_fraction=fraction, allow_growth=config.gpu_memory_growth and not fraction
+    )
+
+
+def configure_eager(config: Config, num_threads: int) -> None:
+    """Threads and GPU memory of the eager runtime. Before the first operation."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    for device in tf.config.list_physical_devices("GPU"):
+        if config.gpu_memory_fraction:
+            query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", os.environ["CUDA_VISIBLE_DEVICES"])
+            megabytes = int(config.gpu_memory_fraction * float(_nvidia_smi(*query)[0]))
+            limit = tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)
+            tf.config.set_logical_device_configuration(device, [limit])
+        else:
+            tf.config.experimental.set_memory_growth(device, config.gpu_memory_growth)

@@ -1,0 +1,112 @@
+"""What a run reports: trackers that consume the run loop, and the writers they feed."""
+
+import collections
+import csv
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.parameters import Counters, EpisodeReport
+
+EPISODE_FIELDS = ("time", "worker", "env_steps", "episode_return", "length")
+
+
+class CsvWriter:
+    """Appends rows of the given fields to a CSV file, whole lines at a time."""
+
+    def __init__(self, path: Path, fields: Iterable[str]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists() or not path.stat().st_size
+        self._file = open(path, "a", newline="", buffering=1)  # noqa: SIM115 closed by close()
+        self._writer = csv.DictWriter(self._file, list(fields), lineterminator="\n")
+        if is_new:
+            self._writer.writeheader()
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Writes one row; floats with six significant digits, unknown ones empty."""
+        self._writer.writerow({name: _cell(value) for name, value in row.items()})
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return value
+
+
+class TensorBoardWriter:
+    """Scalars for TensorBoard, over global agent steps."""
+
+    def __init__(self, directory: Path):
+        self._writer = tf.summary.create_file_writer(str(directory))
+
+    def write(self, row: Mapping[str, Any], step: int) -> None:
+        """Writes every finite number of the row."""
+        with self._writer.as_default(step=step):
+            for name, value in row.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    tf.summary.scalar(name, value)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class EpisodeTracker:
+    """Returns of whole games: the running mean, its best, and when it first reached the goal."""
+
+    def __init__(self, goal: float):
+        self._goal = goal
+        self._returns: collections.deque[float] = collections.deque(maxlen=100)
+        self.best = float("nan")
+        self.solved_at: tuple[float, int] | None = None  # wall seconds, env steps
+
+    def add(self, episode: EpisodeReport, wall_seconds: float) -> None:
+        """Takes in one game; means count once there are 100."""
+        self._returns.append(episode.episode_return)
+        if len(self._returns) == 100:
+            self.best = float(np.fmax(self.best, self.mean))
+            if self.mean >= self._goal and self.solved_at is None:
+                self.solved_at = (wall_seconds, episode.env_steps)
+
+    @property
+    def mean(self) -> float:
+        """Mean return of the last 100 games, or of as many as there were; NaN before the first."""
+        return float(np.mean(self._returns)) if self._returns else float("nan")
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        best = None if math.isnan(self.best) else self.best
+        return {"returns": list(self._returns), "best": best, "solved_at": self.solved_at}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Puts `state()` back."""
+        self._returns.extend(state["returns"])
+        self.best = float("nan") if state["best"] is None else state["best"]
+        self.solved_at = tuple(state["solved_at"]) if state["solved_at"] else None
+
+
+class RateTracker:
+    """Rates per second, and the mean staleness, between two looks at the counters."""
+
+    def __init__(self, counters: Counters):
+        self._last, self._time = counters, time.monotonic()
+
+    def rates(self, counters: Counters) -> dict[str, float]:
+        """Since the last call."""
+        now = time.monotonic()
+        seconds = max(now - self._time, 1e-9)
+        delta = Counters(*(new - old for new, old in zip(counters, self._last, strict=True)))
+        self._last, self._time = counters, now
+        return {
+            "steps_per_second": delta.env_steps / seconds,
+            "minibatches_per_second": delta.minibatches / seconds,
+            "updates_per_second": delta.updates / seconds,
+            "staleness_mean": delta.staleness_sum / delta.updates if delta.updates else float("nan"),
+        }

@@ -1,0 +1,292 @@
+"""A worker's own copy of the network, and its trips to the parameter store.
+
+The agent computes on `online` and `target` and hands every gradient to `consume`; when to push and to pull, and how a
+trip overlaps with computation, is decided here and nowhere else.
+"""
+
+import concurrent.futures
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.optimizers import Optimizer
+from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Pulled
+from async_dqn.schedules import Schedule
+
+
+class _Trip(NamedTuple):
+    """What came back: counters before the push, and what was pulled (None where it was not this trip's turn)."""
+
+    before_push: Counters | None
+    pulled: Pulled | None
+    target: np.ndarray | None
+
+
+class ParameterClient:
+    """What both kinds of client share: the local copy, the counts, and one trip at a time in a thread of its own.
+
+    Attributes:
+      online, target: variables [P] that the agent computes with.
+      counters: the global counters as last heard.
+      stalenesses: of this worker's own updates, since the caller last emptied the list.
+      seconds_waited: time the agent stood still for a trip.
+      own_minibatches: computed by this worker.
+    """
+
+    def __init__(self, store: ParameterStore, learning_rate: Schedule, *, overlap: bool):
+        self.online = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
+        self.target = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
+        self.counters = Counters()
+        self.stalenesses: list[int] = []
+        self.seconds_waited = 0.0
+        self.own_minibatches = 0
+        self._store = store
+        self._learning_rate = learning_rate
+        self._unreported = Counters()
+        self._target_version = -1
+        self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "parameter-trips") if overlap else None
+        self._trip: concurrent.futures.Future[_Trip] | None = None
+        self._trip_computed_on = 0  # updates in the pull that the update under way was computed on
+
+    def start(self) -> None:
+        """Takes the first copy of both networks."""
+        self._target_version = self._store.add_counts(Counters()).target_refreshes
+        self.target.assign(self._store.pull_target())
+        self._take_in(self._store.pull())
+
+    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """Takes one minibatch's gradient [P]. TensorFlow code, called inside the agent's `tf.function`."""
+        raise NotImplementedError
+
+    def after_minibatch(self) -> None:
+        """Counts the minibatch, and makes the trip that is due."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Pushes what is left, reports all counts and ends the thread."""
+        raise NotImplementedError
+
+    def slots(self) -> dict[str, np.ndarray]:
+        """The optimizer's state where this worker holds it."""
+        return {}
+
+    def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
+        """Puts `slots()` back."""
+
+    def current_learning_rate(self) -> float:
+        """The step size at the global step."""
+        return self._learning_rate(self.env_steps)
+
+    @property
+    def env_steps(self) -> int:
+        """Agent steps of all workers, as far as known here."""
+        return self.counters.env_steps + self._unreported.env_steps
+
+    def count(self, **counts: int) -> None:
+        """Adds to what the next trip or claim reports."""
+        self._unreported = self._unreported._replace(
+            **{name: getattr(self._unreported, name) + value for name, value in counts.items()}
+        )
+
+    def _count_minibatch(self) -> None:
+        self.count(minibatches=1)
+        self.own_minibatches += 1
+
+    def claim_steps(self, wanted: int) -> int:
+        """Takes up to `wanted` agent steps out of the global budget; 0: the run is over."""
+        granted, counters = self._store.claim_steps(wanted, self._take_unreported())
+        self._hear(counters)
+        return granted
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        """Hands finished games to the chief."""
+        self._store.report_episodes(episodes)
+
+    def _take_unreported(self) -> Counters:
+        counts, self._unreported = self._unreported, Counters()
+        return counts
+
+    def _hear(self, counters: Counters) -> None:
+        """Takes in counters, which may arrive out of order: none of them ever falls."""
+        self.counters = Counters(*map(max, self.counters, counters))
+
+    def _take_in(self, pulled: Pulled) -> None:
+        self._hear(pulled.counters)
+        self._pulled_updates = pulled.counters.updates
+        self._adopt(pulled.online)
+
+    def _adopt(self, pulled: np.ndarray) -> None:
+        """Makes pulled parameters the local ones."""
+        self.online.assign(pulled)
+
+    def _start_trip(self, update: np.ndarray | None, computed_on: int, *, pull: bool) -> None:
+        self._finish_trip()
+        self._trip_computed_on = computed_on
+        rate, version = self.current_learning_rate(), self._target_version
+        arguments = (update, rate, self._take_unreported()._replace(updates=int(update is not None)), pull, version)
+        if self._executor:
+            self._trip = self._executor.submit(self._make_trip, *arguments)
+        else:
+            self._arrive(self._make_trip(*arguments))
+
+    def _make_trip(
+        self, update: np.ndarray | None, rate: float, counts: Counters, pull: bool, version: int
+    ) -> _Trip:
+        before = None if update is None else self._store.push(update, rate, counts)
+        pulled = self._store.pull() if pull else None
+        refreshed = pulled is not None and pulled.counters.target_refreshes != version
+        return _Trip(before, pulled, self._store.pull_target() if refreshed else None)
+
+    def _finish_trip(self, *, wait: bool = True) -> None:
+        """Takes in the trip under way: once it is back, or if it is back already."""
+        if self._trip is None or not (wait or self._trip.done()):
+            return
+        begin = time.perf_counter()
+        trip, self._trip = self._trip.result(), None
+        self.seconds_waited += time.perf_counter() - begin
+        self._arrive(trip)
+
+    def _arrive(self, trip: _Trip) -> None:
+        if trip.before_push is not None:
+            staleness = trip.before_push.updates - self._trip_computed_on
+            self.stalenesses.append(staleness)
+            self.count(staleness_sum=staleness)
+            maximum = max(staleness, self._unreported.staleness_max)
+            self._unreported = self._unreported._replace(staleness_max=maximum)
+        if trip.pulled is not None:
+            self._take_in(trip.pulled)
+            if trip.target is not None:
+                self.target.assign(trip.target)
+                self._target_version = trip.pulled.counters.target_refreshes
+
+    def _close(self) -> None:
+        self._finish_trip()
+        self._hear(self._store.add_counts(self._take_unreported()))
+        if self._executor:
+            self._executor.shutdown()
+
+
+class GradientClient(ParameterClient):
+    """Pushes gradients: the optimizer is the store's.
+
+    Gradients of `push_period` minibatches are summed into one push (n_push of Dean et al. 2012, n_fetch being
+    `pull_period`, in minibatches too).
+    """
+
+    def __init__(
+        self, store: ParameterStore, learning_rate: Schedule, *, push_period: int, pull_period: int, overlap: bool
+    ):
+        super().__init__(store, learning_rate, overlap=overlap)
+        self._gradient = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
+        self._push_period, self._pull_period = push_period, pull_period
+        self._since_push = self._since_pull = 0
+        self._computed_on = 0
+
+    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        del learning_rate  # it is the store that steps
+        self._gradient.assign_add(gradient)
+
+    def after_minibatch(self) -> None:
+        if self._since_push == 0:
+            self._computed_on = self._pulled_updates
+        self._count_minibatch()
+        self._since_push += 1
+        self._since_pull += 1
+        self._finish_trip(wait=False)
+        push, pull = self._since_push >= self._push_period, self._since_pull >= self._pull_period
+        if push or pull:
+            self._start_trip(self._take_gradient() if push else None, self._computed_on, pull=pull)
+            self._since_pull = 0 if pull else self._since_pull
+
+    def _take_gradient(self) -> np.ndarray:
+        gradient = self._gradient.numpy()
+        self._gradient.assign(tf.zeros_like(self._gradient))
+        self._since_push = 0
+        return gradient
+
+    def finish(self) -> None:
+        if self._since_push:
+            self._start_trip(self._take_gradient(), self._computed_on, pull=False)
+        self._close()
+
+
+class DeltaClient(ParameterClient):
+    """Steps its own copy with its own optimizer, and pushes how far it got every `local_steps` minibatches (Downpour).
+
+    While a trip is under way the copy goes on from where it was. What comes back holds this worker's last delta and
+    everyone else's, so only the difference to the old base is added, and no step is lost or counted twice.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        learning_rate: Schedule,
+        *,
+        optimizer: Optimizer,
+        local_steps: int,
+        overlap: bool,
+    ):
+        super().__init__(store, learning_rate, overlap=overlap)
+        self._optimizer = optimizer
+        self._base = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
+        self._slots = {
+            name: tf.Variable(value, trainable=False)
+            for name, value in optimizer.initial_slots(store.num_parameters).items()
+        }
+        self._local_steps = local_steps
+        self._since_push = 0
+        self._computed_on = 0
+        signature = tf.TensorSpec([store.num_parameters])
+
+        @tf.function(input_signature=[signature])
+        def rebase(pulled: tf.Tensor) -> None:
+            self.online.assign_add(pulled - self._base)
+            self._base.assign(pulled)
+
+        @tf.function(input_signature=[])
+        def take_delta() -> tf.Tensor:
+            delta = self.online - self._base
+            self._base.assign(self.online)
+            return delta
+
+        self._rebase, self._take_delta = rebase, take_delta
+
+    def start(self) -> None:
+        super().start()
+        self._base.assign(self.online)
+
+    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        self._optimizer.apply(self.online, self._slots, gradient, learning_rate)
+
+    def after_minibatch(self) -> None:
+        if self._since_push == 0:
+            self._computed_on = self._pulled_updates
+        self._count_minibatch()
+        self._since_push += 1
+        self._finish_trip(wait=False)
+        if self._since_push >= self._local_steps:
+            self._push(pull=True)
+
+    def _push(self, *, pull: bool) -> None:
+        self._finish_trip()  # first: a base must not move between delta and trip
+        computed_on, self._since_push = self._computed_on, 0
+        self._start_trip(self._take_delta().numpy(), computed_on, pull=pull)
+
+    def _adopt(self, pulled: np.ndarray) -> None:
+        self._rebase(pulled)
+
+    def slots(self) -> dict[str, np.ndarray]:
+        return {name: slot.numpy() for name, slot in self._slots.items()}
+
+    def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
+        for name, slot in self._slots.items():
+            slot.assign(slots[name])
+
+    def finish(self) -> None:
+        if self._since_push:
+            self._push(pull=False)
+        self._close()

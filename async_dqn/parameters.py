@@ -1,0 +1,213 @@
+"""The parameter store: one flat float32 vector, its target copy, its optimizer and the global counters.
+
+An agent pulls parameters from a store and pushes updates to it, and never knows which store it has: the one here
+lives in the same process, `cluster.remote_store` keeps the same vector in shards on parameter servers.
+"""
+
+import collections
+import math
+import threading
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.optimizers import Optimizer
+
+
+class Layout:
+    """Where each named array lies in the flat vector.
+
+    The order is that of `shapes`; `flatten` and `unflatten` are inverse to each other.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]):
+        self.shapes = dict(shapes)
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.num_parameters = sum(self.sizes)
+
+    def flatten(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """{name: array} -> [P] float32. Raises ValueError where names or shapes are not the layout's."""
+        given = {name: np.shape(array) for name, array in arrays.items()}
+        if given != self.shapes:
+            raise ValueError(f"parameters {given} do not fit the layout {self.shapes}")
+        return np.concatenate([np.ravel(arrays[name]) for name in self.shapes]).astype(np.float32)
+
+    def unflatten(self, flat: tf.Tensor) -> dict[str, tf.Tensor]:
+        """[P] -> {name: tensor}. One `split`, whose gradient is one `concat`: slices would each pad to full size."""
+        parts = tf.split(flat, self.sizes)
+        return {
+            name: tf.reshape(part, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
+class Counters(NamedTuple):
+    """What all workers together have done. As an argument: what to add (`staleness_max`: to take the maximum with)."""
+
+    claimed_steps: int = 0  # agent steps handed out to workers
+    env_steps: int = 0  # agent steps taken
+    minibatches: int = 0
+    updates: int = 0  # gradients, or accumulated deltas, applied
+    staleness_sum: int = 0  # over all updates
+    staleness_max: int = 0
+    episodes: int = 0
+    target_refreshes: int = 0
+    stopped: int = 0  # not 0: everyone ends now
+    workers_done: int = 0
+
+
+class Pulled(NamedTuple):
+    """The online parameters [P] float32, and the counters as they stood just before these were read."""
+
+    online: np.ndarray
+    counters: Counters
+
+
+class EpisodeReport(NamedTuple):
+    """A finished game, on its way to the chief."""
+
+    worker: int
+    episode_return: float
+    length: int
+    env_steps: int  # global, as the worker knew it when the game ended
+    time: float  # seconds since the epoch
+
+
+class ParameterStore(Protocol):
+    """The global network as a worker sees it. Every method may be called from any thread."""
+
+    num_parameters: int
+
+    def initialize(self, online: np.ndarray) -> None:
+        """Sets online and target to [P], slots and counters to their start. The chief's, once a run."""
+
+    def pull(self) -> Pulled:
+        """The newest online parameters."""
+
+    def pull_target(self) -> np.ndarray:
+        """The target parameters [P]."""
+
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+        """Applies one update [P] with the store's optimizer and adds `counts`; gives the counters before."""
+
+    def refresh_target(self) -> None:
+        """Copies online to target and counts a refresh."""
+
+    def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        """Takes up to `wanted` agent steps out of the budget; adds `counts`.
+
+        Returns the number granted (0: the budget is spent or the run stopped) and the counters after.
+        """
+
+    def add_counts(self, counts: Counters) -> Counters:
+        """Adds `counts`; gives the counters after. With `Counters()` it only reads them."""
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        """Hands finished games to the chief."""
+
+    def take_episodes(self) -> list[EpisodeReport]:
+        """The games reported since the last call. The chief's."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything to save: online, target, slots, counters. The same whatever the number of shards."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Puts a saved state back. Raises ValueError where it is not one of this network and optimizer."""
+
+
+def advance(counters: Counters, counts: Counters, budget: int) -> Counters:
+    """The counters after `counts` came in: sums, a maximum, and no more steps claimed than the budget has."""
+    added = Counters(*(a + b for a, b in zip(counters, counts, strict=True)))
+    ceiling = counters.claimed_steps if counters.stopped else max(budget, counters.claimed_steps)
+    return added._replace(
+        claimed_steps=min(added.claimed_steps, ceiling),
+        staleness_max=max(counters.staleness_max, counts.staleness_max),
+    )
+
+
+def check_state(state: Mapping[str, np.ndarray], num_parameters: int, optimizer: Optimizer) -> None:
+    """Raises ValueError unless `state` belongs to a network of this size under this optimizer."""
+    expected = {"online": (num_parameters,), "target": (num_parameters,), "counters": (len(Counters._fields),)}
+    slots = optimizer.initial_slots(num_parameters)
+    expected |= {f"slot/{name}": value.shape for name, value in slots.items()}
+    found = {name: np.shape(state[name]) for name in expected if name in state}
+    if found != expected:
+        raise ValueError(f"saved arrays {found} are not those of this network and optimizer, {expected}")
+
+
+class LocalParameterStore:
+    """The store of the single-process baseline: the same vector in this process's memory."""
+
+    def __init__(self, num_parameters: int, optimizer: Optimizer, total_steps: int):
+        self.num_parameters = num_parameters
+        self._optimizer = optimizer
+        self._budget = total_steps
+        self._online = tf.Variable(tf.zeros(num_parameters))
+        self._target = tf.Variable(tf.zeros(num_parameters))
+        self._slots = {
+            name: tf.Variable(value) for name, value in optimizer.initial_slots(num_parameters).items()
+        }
+        self._counters = Counters()
+        self._episodes: collections.deque[EpisodeReport] = collections.deque()
+        self._lock = threading.RLock()
+
+        @tf.function(input_signature=[tf.TensorSpec([num_parameters]), tf.TensorSpec([])])
+        def apply(update: tf.Tensor, learning_rate: tf.Tensor) -> None:
+            optimizer.apply(self._online, self._slots, update, learning_rate)
+
+        self._apply = apply
+
+    def initialize(self, online: np.ndarray) -> None:
+        slots = self._optimizer.initial_slots(self.num_parameters)
+        state = {f"slot/{name}": value for name, value in slots.items()}
+        self.restore({"online": online, "target": online, "counters": np.array(Counters(), np.int64)} | state)
+
+    def pull(self) -> Pulled:
+        with self._lock:
+            return Pulled(self._online.numpy(), self._counters)
+
+    def pull_target(self) -> np.ndarray:
+        return self._target.numpy()
+
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+        with self._lock:
+            before = self._counters
+            self._apply(update, tf.constant(learning_rate, tf.float32))
+            self._counters = advance(before, counts, self._budget)
+            return before
+
+    def refresh_target(self) -> None:
+        with self._lock:
+            self._target.assign(self._online)
+            self.add_counts(Counters(target_refreshes=1))
+
+    def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        with self._lock:
+            before = self._counters
+            self._counters = advance(before, counts._replace(claimed_steps=wanted), self._budget)
+            return self._counters.claimed_steps - before.claimed_steps, self._counters
+
+    def add_counts(self, counts: Counters) -> Counters:
+        return self.claim_steps(0, counts)[1]
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        self._episodes.extend(episodes)
+
+    def take_episodes(self) -> list[EpisodeReport]:
+        return [self._episodes.popleft() for _ in range(len(self._episodes))]
+
+    def state(self) -> dict[str, np.ndarray]:
+        with self._lock:
+            slots = {f"slot/{name}": slot.numpy() for name, slot in self._slots.items()}
+            counters = np.array(self._counters, np.int64)
+            return {"online": self._online.numpy(), "target": self._target.numpy(), "counters": counters} | slots
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        check_state(state, self.num_parameters, self._optimizer)
+        with self._lock:
+            self._online.assign(state["online"])
+            self._target.assign(state["target"])
+            for name, slot in self._slots.items():
+                slot.assign(state[f"slot/{name}"])
+            self._counters = Counters(*map(int, state["counters"]))

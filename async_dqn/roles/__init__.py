@@ -1,0 +1,1 @@
+"""The processes of a run, one file each: pure wiring of the parts below."""

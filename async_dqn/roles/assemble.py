@@ -1,0 +1,135 @@
+"""Builds the parts of a run from its settings."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from async_dqn import environments, networks, optimizers, replay, schedules
+from async_dqn.agents import dqn
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+from async_dqn.frame_stack import FrameStack
+from async_dqn.parameter_client import DeltaClient, GradientClient, ParameterClient
+from async_dqn.parameters import Layout, ParameterStore
+
+
+class Problem(NamedTuple):
+    """What is learned: the environment, the network for it, and where its parameters lie."""
+
+    spec: environments.EnvironmentSpec
+    network: networks.Network
+    layout: Layout
+
+
+def make_problem(config: Config) -> Problem:
+    """Raises UserError where environment, protocol and network do not go together."""
+    spec = environments.resolve(config.env, config.protocol)
+    has_frames = len(spec.observation_shape) == 2
+    name = config.network if config.network != "auto" else ("nips" if has_frames else "mlp")
+    if (name == "mlp") == has_frames:
+        fitting = "nips or nature" if has_frames else "mlp"
+        raise UserError(f"--network={name} does not fit the observations of {spec.id}; use {fitting}")
+    network = networks.make_network(
+        name, spec.observation_shape, spec.stack, spec.num_actions, dueling=config.dueling
+    )
+    return Problem(spec, network, Layout(network.shapes))
+
+
+def check_replay_memory(config: Config, problem: Problem, num_workers_here: int) -> str:
+    """Says what replay will need on this machine. Raises UserError where the machine does not have it."""
+    share = config.replay_capacity // config.num_workers
+    spec = problem.spec
+    required = num_workers_here * replay.required_bytes(
+        config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype
+    )
+    replay.check_fits(required, available_bytes(), share * num_workers_here)
+    return f"replay: {share * num_workers_here:,} transitions, {required / 1e9:.2f} GB when full"
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take: the machine's, or its control group's where that is less."""
+    available = psutil.virtual_memory().available
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return min(available, limit - used)
+
+
+def make_optimizer(config: Config) -> optimizers.Optimizer:
+    """The update rule of the settings."""
+    if config.optimizer == "adam":
+        return optimizers.adam(epsilon=config.optimizer_epsilon, use_locking=config.locked)
+    return optimizers.rmsprop(
+        decay=config.rmsprop_decay,
+        epsilon=config.optimizer_epsilon,
+        centered=config.optimizer == "centered_rmsprop",
+        use_locking=config.locked,
+    )
+
+
+def make_store_optimizer(config: Config) -> optimizers.Optimizer:
+    """What the store does with a push: a worker that steps by itself pushes deltas, which are only added."""
+    return optimizers.add() if config.local_steps else make_optimizer(config)
+
+
+def make_client(config: Config, store: ParameterStore, *, overlap: bool) -> ParameterClient:
+    """A worker's way to the store."""
+    rate = schedules.constant(config.learning_rate)
+    if config.final_learning_rate >= 0:
+        rate = schedules.linear(
+            config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps
+        )
+    if config.local_steps:
+        optimizer = make_optimizer(config)
+        return DeltaClient(store, rate, optimizer=optimizer, local_steps=config.local_steps, overlap=overlap)
+    return GradientClient(
+        store, rate, push_period=config.push_period, pull_period=config.pull_period, overlap=overlap
+    )
+
+
+def initial_parameters(config: Config, problem: Problem) -> np.ndarray:
+    """The network's start [P], from the seed alone."""
+    return problem.layout.flatten(problem.network.init(np.random.default_rng(config.seed)))
+
+
+def make_agent(config: Config, problem: Problem, client: ParameterClient, *, seeds: np.random.SeedSequence) -> dqn.DQN:
+    """One worker's agent, with its share of replay and of warm-up."""
+    spec = problem.spec
+    return dqn.DQN(
+        network=problem.network,
+        layout=problem.layout,
+        client=client,
+        replay=replay.Replay(
+            num_envs=config.envs_per_worker,
+            capacity=config.replay_capacity // config.num_workers,
+            observation_shape=spec.observation_shape,
+            observation_dtype=spec.observation_dtype,
+            stack=spec.stack,
+            n_step=config.n_step,
+            discount=config.discount,
+        ),
+        frame_stack=FrameStack(
+            config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
+        ),
+        epsilon=schedules.linear(
+            config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
+        ),
+        gradient=dqn.make_gradient(
+            problem.network, problem.layout, double=config.double, max_norm=config.max_gradient_norm
+        ),
+        batch_size=config.batch_size,
+        train_period=config.train_period,
+        warmup_steps=max(1, config.warmup_steps // config.num_workers),
+        clip_rewards=config.clip_rewards,
+        rng=np.random.default_rng(seeds),
+    )
+
+
+def make_seeds(config: Config, worker: int, env_steps: int) -> tuple[np.random.SeedSequence, int]:
+    """Seeds of one worker: its agent's, and its environments'. A resumed run does not repeat its first games."""
+    agent, environment = np.random.SeedSequence([config.seed, worker, env_steps]).spawn(2)
+    return agent, int(environment.generate_state(1)[0]) % 2**30

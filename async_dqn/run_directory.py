@@ -1,0 +1,112 @@
+"""The run directory: where everything of a run lies, and what made it."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from async_dqn.checkpoints import write_atomically
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+
+_PACKAGES = ("async-dqn", "tensorflow", "gymnasium", "ale-py", "numpy")
+
+
+def default_logdir(env: str, agent: str) -> Path:
+    """runs/ENV-AGENT-TIME in the current folder."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", env.removeprefix("ALE/"))
+    return Path("runs") / f"{name}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+class RunDirectory:
+    """Paths of one run. Making one touches nothing on disk."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path).absolute()
+        self.config = self.path / "config.json"
+        self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.csv"
+        self.episodes = self.path / "episodes.csv"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+        self.logs = self.path / "logs"
+
+    def worker(self, index: int) -> Path:
+        """The folder of one worker's own files."""
+        return self.path / f"worker-{index}"
+
+    def check(self, *, resume: bool) -> None:
+        """Raises UserError where a new run would overwrite an old one, or there is none to resume."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--logdir={self.path} is a file; give a folder")
+        holds_run = self.config.exists()
+        if holds_run and not resume:
+            raise UserError(
+                f"--logdir={self.path} already holds a run; continue it with --resume, or give another folder"
+            )
+        if resume and not holds_run:
+            raise UserError(f"--resume: --logdir={self.path} holds no run (no config.json); give the folder of one")
+        above = self.path
+        while not above.exists():
+            above = above.parent
+        if not os.access(above, os.W_OK):
+            raise UserError(f"--logdir={self.path}: {above} cannot be written to; give another folder")
+
+    def create(self) -> None:
+        """Makes the folder, for this user's eyes only."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write_config(self, config: Config) -> None:
+        """Writes config.json: every setting, and what is needed to tell where a result came from."""
+        described = {
+            "config": config.to_dict(),
+            "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()},
+            "host": {"name": platform.node(), "cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()},
+            "git_revision": _git_revision(),
+            "command": sys.argv,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        write_atomically(self.config, json.dumps(described, indent=2).encode() + b"\n")
+
+    def read_config(self) -> Config:
+        """The settings of the run that lies here. Raises UserError where there is none to be read."""
+        try:
+            return Config.from_dict(json.loads(self.config.read_text())["config"])
+        except FileNotFoundError as error:
+            raise UserError(f"--logdir={self.path} holds no run (no config.json); give the folder of one") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.config} cannot be read: {error}") from error
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Writes summary.json."""
+        write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None

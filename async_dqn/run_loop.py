@@ -1,0 +1,51 @@
+"""The loop of an actor-learner: a generator of steps, which trackers consume."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from async_dqn.environments import VectorEnv
+from async_dqn.parameter_client import ParameterClient
+from async_dqn.types import Episode, StepResult
+
+
+class Agent(Protocol):
+    """What the loop asks of an algorithm."""
+
+    def reset(self, observation: np.ndarray) -> None: ...
+
+    def act(self) -> np.ndarray: ...
+
+    def observe(self, actions: np.ndarray, result: StepResult) -> None: ...
+
+    def learn(self, num_steps: int) -> None: ...
+
+
+class Tick(NamedTuple):
+    """One step of all environments: how many agent steps it counted for, and the games that ended with it."""
+
+    num_steps: int
+    episodes: list[Episode]
+
+
+def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int) -> Iterator[Tick]:
+    """Acts, observes and learns until the global step budget is spent or the run is stopped.
+
+    Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
+    environments, only the granted part of the last vector step counts, so that the budget is met exactly.
+    """
+    agent.reset(env.reset())
+    granted = 0
+    try:
+        while granted or (granted := client.claim_steps(claim * env.num_envs)):
+            num_steps = min(env.num_envs, granted)
+            granted -= num_steps
+            actions = agent.act()
+            result = env.step(actions)
+            agent.observe(actions, result)
+            client.count(env_steps=num_steps)
+            agent.learn(num_steps)
+            yield Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
+    finally:
+        client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

@@ -1,0 +1,418 @@
+"""environments.py: frames against gymnasium's own preprocessing, seams between episodes, bad input."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from ale_py import roms
+from gymnasium.wrappers import AtariPreprocessing
+
+from async_dqn import environments, types
+from async_dqn.errors import UserError
+
+NOOP, FIRE = 0, 1
+
+
+class Counting(gymnasium.Env):
+    """Observes how many steps the episode has, in one buffer that it reuses; ends by itself as it is told."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1, 2), np.float64)
+
+    def __init__(self, terminates_at=0, truncates_at=0, actions=gymnasium.spaces.Discrete(2)):  # noqa: B008
+        self.action_space = actions
+        self._ends = terminates_at, truncates_at
+        self._buffer = np.zeros((1, 2))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._buffer[:] = 0
+        return self._buffer, {}
+
+    def step(self, action):
+        self._buffer += 1
+        count = int(self._buffer[0, 0])
+        return self._buffer, 10.0 + action, count == self._ends[0], count == self._ends[1], {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _counting_environments():
+    def register(name, max_episode_steps=None, **kwargs):
+        gymnasium.register(
+            f"{name}Counter-v0", lambda **_: Counting(**kwargs), max_episode_steps=max_episode_steps
+        )
+
+    register("Endless")
+    register("Limited", max_episode_steps=3)
+    register("Terminating", terminates_at=3)
+    register("Truncating", truncates_at=3)
+    register("Both", terminates_at=3, truncates_at=3)
+    register("Continuous", actions=gymnasium.spaces.Box(-1, 1, (1,)))
+    register("Shifted", actions=gymnasium.spaces.Discrete(2, start=1))
+    yield
+    for id in [id for id in gymnasium.registry if id.endswith("Counter-v0")]:
+        del gymnasium.registry[id]
+
+
+def make(id, num_envs=1, protocol="classic", seed=1, **kwargs):
+    return environments.make_vector_env(environments.resolve(id, protocol), num_envs, seed, **kwargs)
+
+
+def play(env, actions):
+    """First observation and the step results of `actions` [T, N]."""
+    return env.reset(), [env.step(a) for a in actions]
+
+
+def area_weights(source: int, target: int) -> np.ndarray:
+    """Row i: how much of target pixel i each source pixel covers, which defines area interpolation."""
+    edges = np.arange(target + 1) * source / target
+    pixels = np.arange(source)
+    overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    return (np.maximum(overlap, 0) * target / source).astype(np.float32)
+
+
+@pytest.fixture
+def preprocessing(monkeypatch):
+    """Makes gymnasium's AtariPreprocessing; it needs OpenCV only to resize, for which numpy stands in."""
+    rows, columns = area_weights(210, 84), area_weights(160, 84)
+
+    def resize(frame, size, interpolation):
+        return np.rint(rows @ frame.astype(np.float32) @ columns.T)
+
+    cv2 = SimpleNamespace(INTER_AREA=3, resize=resize)
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+
+    def make_reference(game: str, seed: int, stickiness: float) -> AtariPreprocessing:
+        raw = gymnasium.make(
+            f"ALE/{game}-v5",
+            frameskip=1,
+            repeat_action_probability=stickiness,
+            obs_type="grayscale",
+            disable_env_checker=True,
+        )
+        reference = AtariPreprocessing(raw, noop_max=0, frame_skip=4)
+        reference.ale.setInt("random_seed", seed)
+        reference.ale.loadROM(roms.get_rom_path(game.lower()))
+        return reference
+
+    return make_reference
+
+
+def assert_same_frame(ours, reference):
+    # The emulators agree exactly; two area interpolations may round a half differently.
+    np.testing.assert_allclose(ours.astype(int), reference.astype(int), atol=1)
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout"])
+def test_a_whole_machado_game_is_gymnasiums_preprocessing(game, preprocessing):
+    env, reference = make(game, protocol="machado", seed=5), preprocessing(game, 5, 0.25)
+    assert_same_frame(env.reset()[0], reference.reset()[0])
+    rng, done, total = np.random.default_rng(0), False, 0.0
+    while not done:
+        action = rng.integers(env.spec.num_actions)
+        frame, reward, done, _, _ = reference.step(action)
+        total += reward
+        result = env.step(np.array([action]))
+        assert_same_frame(result.next_observation[0], frame)
+        assert (result.reward[0], result.terminated[0], result.truncated[0]) == (reward, done, False)
+    assert [episode.episode_return for episode in result.episodes] == [total]
+    assert_same_frame(result.observation[0], reference.reset()[0])  # the same stream goes on
+
+
+def test_a_classic_game_starts_with_fire_and_at_most_28_noops(preprocessing):
+    _, results = play(make("breakout", num_envs=3, seed=7), [[action] * 3 for action in [2, 3, 1, 2, 0, 3]])
+    reference = preprocessing("Breakout", 7, 0.0)
+    frames = {}  # by the number of no-ops
+    for noops in range(29):
+        reference.reset()
+        for action in [FIRE] + [NOOP] * noops:
+            reference.env.step(action)
+        frames[noops] = np.stack([reference.step(action)[0] for action in [2, 3, 1, 2, 0, 3]])
+    starts = []
+    for i in range(3):
+        ours = np.stack([result.next_observation[i] for result in results])
+        starts += [noops for noops in range(29) if np.abs(ours.astype(int) - frames[noops]).max() <= 1]
+    assert len(starts) == 3 and len(set(starts)) > 1
+
+
+def test_the_frame_at_truncation_is_the_true_last_one(preprocessing):
+    env = make("pong", protocol="machado", seed=3, max_episode_steps=30)
+    reference = preprocessing("Pong", 3, 0.25)
+    env.reset()
+    reference.reset()
+    for step in range(1, 31):
+        action = step % 6
+        result = env.step(np.array([action]))
+        assert_same_frame(result.next_observation[0], reference.step(action)[0])
+        assert (result.terminated[0], result.truncated[0]) == (False, step == 30)
+    assert [episode.length for episode in result.episodes] == [30]
+    assert_same_frame(result.observation[0], reference.reset()[0])
+
+
+def test_an_idle_game_of_pong_is_lost_by_21_points():
+    env = make("pong", num_envs=2, num_threads=1)
+    env.reset()
+    rewards, steps, ends = np.zeros(2), np.zeros(2, int), 0
+    episodes: dict[int, types.Episode] = {}
+    while len(episodes) < 2:
+        result = env.step(np.zeros(2, np.int32))
+        for i in range(2):
+            if i not in episodes:
+                rewards[i] += result.reward[i]
+                steps[i] += 1
+        ends += result.terminated.sum()
+        episodes.update({e.environment: e for e in result.episodes})
+    assert [tuple(episodes[i]) for i in range(2)] == [(i, -21.0, steps[i]) for i in range(2)]
+    assert ends == 2 and list(rewards) == [-21, -21]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "machado"])
+def test_a_lost_life_ends_the_training_episode_only_under_classic(protocol):
+    env = make("breakout", num_envs=3, protocol=protocol, seed=2)
+    env.reset()
+    rng, rewards, terminations = np.random.default_rng(0), np.zeros(3), np.zeros(3, int)
+    games: list[int] = []  # terminations of each
+    while len(games) < 4:
+        result = env.step(rng.integers(4, size=3))
+        rewards += result.reward
+        terminations += result.terminated
+        over = [episode.environment for episode in result.episodes]
+        same = [(result.observation[i] == result.next_observation[i]).all() for i in range(3)]
+        assert same == [i not in over for i in range(3)]  # a lost life leaves the game where it is
+        assert not result.truncated.any()
+        for episode in result.episodes:
+            i = episode.environment
+            assert result.terminated[i] and episode.episode_return == rewards[i]
+            games.append(terminations[i])
+            rewards[i] = terminations[i] = 0
+    assert games == [5 if protocol == "classic" else 1] * 4  # Breakout gives five lives
+
+
+class ScriptedLives:
+    """Two games that show the lives of a script [T, 2]; -1 is the end of that game, after which it has 3."""
+
+    def __init__(self, script):
+        self._script = iter(script)
+        self._lives = np.array([3, 3])
+        self.resets: list[list[bool]] = []
+
+    def reset(self, seed=None, options=None):
+        mask = options["reset_mask"] if options else np.array([True, True])
+        self.resets.append(mask.tolist())
+        self._lives = np.where(mask, 3, self._lives)
+        return np.zeros((2, 84, 84), np.uint8), {"lives": self._lives}
+
+    def step(self, actions):
+        self._lives = np.array(next(self._script))
+        none = np.zeros(2, bool)
+        return np.ones((2, 84, 84), np.uint8), np.ones(2), self._lives < 0, none, {"lives": self._lives}
+
+
+def test_what_counts_as_a_lost_life():
+    # A life lost beside a game over; zero lives in a game that goes on; a life won; a fresh game.
+    script = [[2, -1], [0, 3], [1, 2], [2, 2], [-1, 1]]
+    games: Any = ScriptedLives(script)
+    env = environments._VectorEnv(games, environments.resolve("breakout", "classic"), 2, seed=0)
+    _, results = play(env, [[0, 0]] * 5)
+    expected = [[True, True], [False, False], [False, True], [False, False], [True, True]]
+    assert [r.terminated.tolist() for r in results] == expected
+    assert games.resets == [[True, True], [False, True], [True, False]]
+    assert [r.episodes for r in results] == [[(1, 1.0, 1)], [], [], [], [(0, 5.0, 5)]]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "machado"])
+def test_the_same_seed_gives_the_same_frames_whatever_the_threads(protocol):
+    actions = np.random.default_rng(0).integers(4, size=(60, 1)).repeat(3, axis=1)
+    runs = []
+    for seed, threads in [(4, 1), (4, 2), (5, 1)]:
+        first, results = play(
+            make("breakout", 3, protocol, seed, num_threads=threads, max_episode_steps=25), actions
+        )
+        runs.append(np.stack([first, *(r.observation for r in results)]))
+    np.testing.assert_array_equal(runs[0], runs[1])
+    np.testing.assert_array_equal(runs[0][:, 1], runs[2][:, 0])  # environment i has the seed + i
+    assert (runs[0][:, 0] != runs[0][:, 2]).any()
+    assert runs[0].dtype == np.uint8 and runs[0].shape == (61, 3, 84, 84)
+
+
+def test_results_are_not_overwritten_by_later_steps():
+    env = make("pong", 2)
+    kept = env.reset()
+    copy = kept.copy()
+    for _ in range(20):
+        env.step(np.array([2, 3]))
+    np.testing.assert_array_equal(kept, copy)
+
+
+@pytest.mark.parametrize(
+    "name, terminated, truncated",
+    [
+        ("Terminating", True, False),
+        ("Truncating", False, True),
+        ("Limited", False, True),
+        ("Both", True, False),
+    ],
+)
+def test_no_transition_crosses_the_end_of_an_episode(name, terminated, truncated):
+    env = make(f"{name}Counter-v0", num_envs=2)
+    first, results = play(env, np.array([[0, 1]] * 7))
+    np.testing.assert_array_equal(first, [[0, 0]] * 2)
+    assert first.dtype == np.float32 and results[0].reward.dtype == np.float32
+    assert [r.next_observation[0, 0] for r in results] == [1, 2, 3, 1, 2, 3, 1]
+    assert [r.observation[1, 1] for r in results] == [1, 2, 0, 1, 2, 0, 1]
+    assert [r.terminated.tolist() for r in results] == [[i in (2, 5) and terminated] * 2 for i in range(7)]
+    assert [r.truncated.tolist() for r in results] == [[i in (2, 5) and truncated] * 2 for i in range(7)]
+    assert [r.episodes for r in results if r.episodes] == [[(0, 30.0, 3), (1, 33.0, 3)]] * 2
+
+
+def test_a_given_limit_replaces_the_environments_own():
+    longer = make("LimitedCounter-v0", max_episode_steps=5)
+    assert [bool(r.truncated[0]) for r in play(longer, [[0]] * 5)[1]] == [False] * 4 + [True]
+    endless = make("EndlessCounter-v0")
+    assert endless.spec.max_episode_steps is None
+    assert not any(r.truncated[0] for r in play(endless, [[0]] * 9)[1])
+
+
+def test_reset_starts_every_episode_anew():
+    env = make("EndlessCounter-v0", max_episode_steps=3)
+    play(env, [[0], [0]])
+    _, results = play(env, [[1]] * 3)
+    assert [r.episodes for r in results] == [[], [], [(0, 33.0, 3)]]
+
+
+def test_a_second_reset_does_not_repeat_the_first():
+    for id in ("CartPole-v1", "breakout"):
+        env = make(id, num_envs=8)
+        assert (env.reset() != env.reset()).any()
+
+
+def test_cartpole_is_gymnasiums_own():
+    actions = np.random.default_rng(0).integers(2, size=(80, 2))
+    env = make("CartPole-v1", 2, seed=11)
+    first, results = play(env, actions)
+    for i in range(2):
+        reference = gymnasium.make("CartPole-v1")
+        np.testing.assert_array_equal(first[i], reference.reset(seed=11 + i)[0])
+        lengths: list[int] = []
+        length = 0
+        for action, result in zip(actions[:, i], results, strict=True):
+            observation, reward, terminated, _, _ = reference.step(action)
+            np.testing.assert_array_equal(result.next_observation[i], observation)
+            assert (result.reward[i], result.terminated[i]) == (reward, terminated)
+            length += 1
+            if terminated:
+                observation = reference.reset()[0]
+                lengths.append(length)
+                length = 0
+            np.testing.assert_array_equal(result.observation[i], observation)
+        assert lengths == [e.length for r in results for e in r.episodes if e.environment == i] != []
+
+
+@pytest.mark.parametrize("actions", [[0], [0, 2], [0, -1], [0.0, 1.0], [[0], [1]]])
+def test_bad_actions_are_refused(actions):
+    env = make("CartPole-v1", 2)
+    env.reset()
+    with pytest.raises(ValueError, match=r"2 integers in \[0, 2\)"):
+        env.step(np.array(actions))
+
+
+def test_closing_twice_is_harmless():
+    for env in (make("pong"), make("CartPole-v1")):
+        env.reset()
+        env.close()
+        env.close()
+
+
+@pytest.mark.parametrize("id", ["ms_pacman", "MsPacman", "mspacman", "ALE/MsPacman", "ALE/MsPacman-v5"])
+def test_the_names_of_an_atari_game(id):
+    spec = environments.resolve(id, "machado")
+    assert (spec.id, spec.protocol, spec.num_actions) == ("ALE/MsPacman-v5", "machado", 9)
+    assert (spec.observation_shape, spec.stack, spec.frame_skip) == ((84, 84), 4, 4)
+    assert spec.max_episode_steps == 27_000 and spec.is_atari
+
+
+@pytest.mark.parametrize("game", ["UpNDown", "TicTacToe3D", "Et"])
+def test_the_canonical_id_is_the_registered_one(game):
+    assert environments.resolve(game, "classic").id == f"ALE/{game}-v5"
+
+
+def test_a_gymnasium_environment():
+    spec = environments.resolve("CartPole-v1", "classic")
+    assert spec == environments.EnvironmentSpec(
+        "CartPole-v1",
+        False,
+        "none",
+        2,
+        (4,),
+        np.dtype(np.float32),
+        frame_skip=1,
+        stack=1,
+        max_episode_steps=500,
+    )
+    assert environments.resolve(spec.id, spec.protocol) == spec
+
+
+@pytest.mark.parametrize(
+    "id, protocol, words",
+    [
+        ("pnog", "classic", ["'pnog'", "did you mean pong"]),
+        ("ALE/Breakuot-v5", "classic", ["'ALE/Breakuot-v5'", "did you mean", "reakout"]),
+        ("cartpole", "classic", ["'cartpole'", "did you mean CartPole-v1"]),
+        ("CartPole-v9", "classic", ["'CartPole-v9'", "CartPole-v1"]),
+        ("", "classic", ["''", "pong", "CartPole-v1"]),
+        ("no/such thing", "classic", ["'no/such thing'", "pong", "CartPole-v1"]),
+        ("ALE/Combat-v5", "classic", ["'ALE/Combat-v5'", "Atari game such as pong"]),
+        ("PongNoFrameskip-v4", "classic", ["'PongNoFrameskip-v4'", "use pong", "classic or machado"]),
+        ("MsPacman-ram-v0", "classic", ["'MsPacman-ram-v0'", "use ms_pacman"]),
+        ("pong", "modern", ["'modern'", "classic or machado"]),
+        ("pong", "none", ["'none'", "classic or machado"]),
+        ("CartPole-v1", "modern", ["'modern'", "classic or machado"]),
+        ("Pendulum-v1", "classic", ["'Pendulum-v1'", "Box(-2.0, 2.0", "Discrete(n)"]),
+        ("ContinuousCounter-v0", "classic", ["'ContinuousCounter-v0'", "Discrete(n)"]),
+        ("ShiftedCounter-v0", "classic", ["start=1", "from 0"]),
+        ("FrozenLake-v1", "classic", ["'FrozenLake-v1'", "Discrete(16)", "only Box"]),
+        ("LunarLander-v2", "classic", ["'LunarLander-v2'", "LunarLander-v3"]),
+        ("no_such_module:Env-v0", "classic", ["'no_such_module:Env-v0'", "missing", "no_such_module"]),
+    ],
+)
+def test_bad_input_ends_in_one_clear_line(id, protocol, words):
+    with pytest.raises(UserError) as caught:
+        environments.resolve(id, protocol)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    with pytest.raises(UserError, match=r"'LunarLander-v3'.*pip install \"async-dqn\[box2d\]\""):
+        environments.resolve("LunarLander-v3", "classic")
+
+
+def test_a_missing_rom_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=r"'pong' has no ROM .*pong\.bin"):
+        environments.resolve("pong", "classic")
+
+
+def test_nothing_is_written_on_the_terminal():
+    program = """if True:
+        from async_dqn.environments import make_vector_env, resolve
+        from async_dqn.errors import UserError
+        for id in ("pong", "CartPole-v0", "CartPole-v1"):
+            make_vector_env(resolve(id, "classic"), 1, 0).reset()
+        for id in ("LunarLander-v2", "Pnog"):
+            try:
+                resolve(id, "classic")
+            except UserError:
+                pass
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout + done.stderr == ""

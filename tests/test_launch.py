@@ -1,0 +1,198 @@
+"""Tests of launch/ and requirements.lock, with a stand-in Python that installs nothing."""
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted((ROOT / "launch").glob("*.sh"))
+COMMANDS = ["baseline", "evaluate", "local", "ps", "worker"]
+
+# Makes an "environment" whose python is this script again and whose async-dqn shows what it was given.
+FAKE_PYTHON = """\
+    #!/usr/bin/env bash
+    case "$*" in
+      *"-m venv "*) mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
+      *"-m pip "*)
+        echo "$*" >>"$FAKE_LOG"
+        case "$FAKE_PIP" in
+          fail) echo "no such package"; exit 1 ;;
+          killed) kill -KILL 0 ;;
+        esac
+        bin=$(dirname "$0")
+        printf '#!/usr/bin/env bash\\npwd -P; printf "<%%s>" "$@"; exit 7\\n' >"$bin/async-dqn"
+        chmod +x "$bin/async-dqn" ;;
+      *) exec "$REAL_PYTHON" "$@" ;;
+    esac
+"""
+
+
+class Checkout:
+    """A copy of what set-up reads, in a folder whose name has a space."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "a checkout"
+        self.elsewhere = folder / "elsewhere"
+        self.elsewhere.mkdir()
+        shutil.copytree(ROOT / "launch", self.root / "launch")
+        for name in ("requirements.lock", "setup.py"):
+            shutil.copy(ROOT / name, self.root)
+        self.python = folder / "fake python"
+        self.python.write_text(textwrap.dedent(FAKE_PYTHON), encoding="utf-8")
+        self.python.chmod(0o755)
+        self.log = folder / "pip.log"
+        self.environment = {
+            **os.environ,
+            "ASYNC_DQN_PYTHON": str(self.python),
+            "REAL_PYTHON": sys.executable,
+            "FAKE_LOG": str(self.log),
+            "FAKE_PIP": "",
+        }
+
+    def start(self, script="local.sh", *arguments, **environment):
+        path = script if isinstance(script, Path) else self.root / "launch" / script
+        return subprocess.Popen(
+            [path, *arguments],
+            cwd=self.elsewhere,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments, **environment):
+        """Return exit code, output and errors."""
+        process = self.start(*arguments, **environment)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output, errors
+
+    def installs(self) -> int:
+        """Return how many set-ups got as far as their last pip command."""
+        lines = self.log.read_text("utf-8").splitlines() if self.log.exists() else []
+        return sum(" -e " in line for line in lines)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci/run"], ids=lambda path: path.name)
+def test_script_is_sound(script):
+    subprocess.run(["bash", "-n", script], check=True)
+    assert os.access(script, os.X_OK) == (script.name != "common.sh")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_arguments_folder_and_exit_code_pass_through(checkout, command):
+    code, output, errors = checkout.run(f"{command}.sh", "--a=1", "b c", "", "*")
+    assert output == f"{checkout.elsewhere}\n<{command}><--a=1><b c><><*>"
+    assert code == 7
+    assert errors == "Setting up .venv (one time, about a minute) ...\n"
+
+
+def test_symbolic_link_finds_the_checkout(checkout):
+    link = checkout.elsewhere / "run"
+    link.symlink_to(checkout.root / "launch/local.sh")
+    assert checkout.run(link, "x")[1].endswith("<local><x>")
+    assert (checkout.root / ".venv/setup.stamp").exists()
+
+
+def test_set_up_runs_once_and_again_when_the_lock_changes(checkout):
+    for _ in range(2):
+        checkout.run()
+        assert checkout.installs() == 1
+    lock = checkout.root / "requirements.lock"
+    lock.write_text(lock.read_text("utf-8") + "extra==1\n", encoding="utf-8")
+    assert "Setting up" in checkout.run()[2]
+    assert checkout.installs() == 2
+
+
+def test_set_up_mends_an_environment_made_by_hand(checkout):
+    subprocess.run(
+        [checkout.python, "-m", "venv", checkout.root / ".venv"], check=True, env=checkout.environment
+    )
+    kept = checkout.root / ".venv/kept"
+    kept.touch()
+    assert checkout.run()[0] == 7
+    assert kept.exists()
+
+
+def test_failed_set_up_is_told_and_redone(checkout):
+    code, output, errors = checkout.run(FAKE_PIP="fail")
+    assert (code, output) == (1, "")
+    assert "no such package" in errors
+    assert errors.splitlines()[-1].startswith("async-dqn: set-up failed; the whole log is ")
+    (checkout.root / ".venv/left-over").touch()
+    assert checkout.run()[0] == 7
+    assert not (checkout.root / ".venv/left-over").exists()
+
+
+def test_killed_set_up_is_redone(checkout):
+    assert checkout.run(FAKE_PIP="killed")[0] < 0
+    assert checkout.installs() == 0
+    assert checkout.run()[0] == 7
+    assert checkout.installs() == 1
+
+
+def test_moved_checkout_is_set_up_anew(checkout):
+    checkout.run()
+    checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
+    (checkout.root / ".venv/left-over").touch()
+    assert checkout.run()[0] == 7
+    assert not (checkout.root / ".venv/left-over").exists()
+
+
+def test_scripts_started_at_once_set_up_once(checkout):
+    processes = [checkout.start("ps.sh"), *(checkout.start("worker.sh") for _ in range(3))]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 7
+    assert checkout.installs() == 1
+
+
+def test_unfit_python_is_told_in_one_line(checkout):
+    code, output, errors = checkout.run(ASYNC_DQN_PYTHON="/no/such/python")
+    assert (code, output) == (1, "")
+    assert errors == "async-dqn: ASYNC_DQN_PYTHON=/no/such/python is not a Python 3.10 to 3.13 that runs\n"
+
+
+def _pins() -> list[Requirement]:
+    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
+    return [Requirement(line) for line in lines if not line.startswith("#")]
+
+
+def test_lock_is_exact():
+    for pin in _pins():
+        assert [specifier.operator for specifier in pin.specifier] == ["=="], pin
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        names = [
+            pin.name for pin in _pins() if not pin.marker or pin.marker.evaluate({"python_version": python})
+        ]
+        assert len(names) == len(set(names))
+
+
+def test_lock_covers_setup(monkeypatch):
+    metadata: dict = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **keywords: metadata.update(keywords))
+    runpy.run_path(str(ROOT / "setup.py"))
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        pins = {
+            canonicalize_name(pin.name): next(iter(pin.specifier)).version
+            for pin in _pins()
+            if not pin.marker or pin.marker.evaluate({"python_version": python})
+        }
+        for line in metadata["install_requires"] + metadata["extras_require"]["dev"]:
+            requirement = Requirement(line)
+            assert requirement.specifier.contains(pins[requirement.name]), (python, line)
