@@ -21,13 +21,14 @@ setup(
     python_requires=">=3.10",
     install_requires=[
         "absl-py>=2.0",
-        "ale-py>=0.11.1",  # the first whose vector environment knows autoreset modes
+        "ale-py>=0.12.1",  # the first whose vector environment resets single environments right
         "gymnasium>=1.1",
         "imageio>=2.31",
         "imageio-ffmpeg>=0.5",  # carries its own ffmpeg, for mp4 videos
         "numpy>=1.26",
         "pillow>=10.0",
         "psutil>=5.9",
+        "pygame>=2.5",  # gymnasium draws CartPole and its like with it
         "tensorboard>=2.18",  # tf.summary needs it, and TensorFlow 2.21 no longer brings it along
         "tensorflow>=2.18",
     ],

@@ -49,7 +49,7 @@ class _Number(flags.ArgumentParser):
 
 
 def _define(values: flags.FlagValues, command: "Command") -> None:
-    serializer = flags.ArgumentSerializer()
+    serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
     for field in dataclasses.fields(Config) if command.trains else ():
         choices = field.metadata["choices"]
         text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
@@ -58,8 +58,8 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
         elif field.type is str:
             flags.DEFINE_string(field.name, None, text, flag_values=values)
         else:
-            parser = _Whole() if field.type is int else _Number()
-            flags.DEFINE(parser, field.name, None, text, values, serializer)
+            number: flags.ArgumentParser = _Whole() if field.type is int else _Number()
+            flags.DEFINE(number, field.name, None, text, values, serializer)
     if command.trains:
         text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
         flags.DEFINE_string("preset", "auto", text, flag_values=values)
@@ -183,9 +183,7 @@ def _worker(values: flags.FlagValues) -> int:
     memory = assemble.check_replay_memory(config, problem, 1)
     run.create()
     print(f"worker {index}: run directory {run.path}; {memory}", flush=True)
-    return worker.run_worker(
-        config, problem, run, spec, index, resume=values.resume, should_stop=_signals()
-    )
+    return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())
 
 
 def _ps(values: flags.FlagValues) -> int:
@@ -238,7 +236,7 @@ def _how_to_watch(run: RunDirectory) -> str:
     )
 
 
-_TEXT = flags.ArgumentParser()
+_TEXT: flags.ArgumentParser = flags.ArgumentParser()
 COMMANDS = {
     "local": Command("Train on a cluster of processes on this machine.", _local, trains=True),
     "baseline": Command("Train in a single process.", _baseline, trains=True),
@@ -316,7 +314,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = place.tb_next
         where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
         text = " ".join(str(error).split())[:500]
-        print(f"async-dqn: {type(error).__name__} at {where}: {text} (--verbose shows all)", file=sys.stderr, flush=True)
+        print(
+            f"async-dqn: {type(error).__name__} at {where}: {text} (--verbose shows all)",
+            file=sys.stderr,
+            flush=True,
+        )
         return 1
 
 

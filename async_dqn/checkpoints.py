@@ -26,7 +26,7 @@ class Checkpoint(NamedTuple):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces `path` by `content`, so that a reader sees the old file or the new one and a crash leaves one of them."""
+    """Replaces `path` by `content`: a reader, or whoever comes after a crash, finds the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -83,7 +83,7 @@ def load(directory: Path, number: int) -> Checkpoint:
 
 def load_newest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, or None, and a line on each newer one that had to be passed over."""
-    faults = []
+    faults: list[str] = []
     for number in reversed(numbers(directory)):
         try:
             return load(directory, number), faults

@@ -48,6 +48,7 @@ class Config:
     network: str = _setting("auto", "The Q-network; auto: nips for frames, mlp for vectors.", choices=NETWORKS)
     double: bool = _setting(True, "Double Q-learning.")
     dueling: bool = _setting(False, "Dueling network streams.")
+    center_frames: bool = _setting(True, "Take its mean off each stack of frames; false: as in the papers.")
     n_step: int = _setting(3, "Steps of return before bootstrapping.", minimum=1, maximum=100)
     discount: float = _setting(0.99, "Gamma.", minimum=0, maximum=1)
     clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
@@ -60,9 +61,7 @@ class Config:
     warmup_steps: int = _setting(10_000, "Agent steps before training, over all workers.", minimum=1)
     epsilon_start: float = _setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
     epsilon_final: float = _setting(0.01, "Exploration at the end.", minimum=0, maximum=1)
-    epsilon_steps: int = _setting(
-        100_000, "Agent steps over which exploration falls, after warm-up.", minimum=1
-    )
+    epsilon_steps: int = _setting(100_000, "Agent steps over which exploration falls, after warm-up.", minimum=1)
 
     # The optimizer.
     optimizer: str = _setting("adam", "The update rule.", choices=OPTIMIZERS)
@@ -165,6 +164,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "total_steps": 50_000_000,
         "envs_per_worker": 1,
         "double": False,
+        "center_frames": False,
         "n_step": 1,
         "target_period": 10_000,
         "replay_capacity": 1_000_000,

@@ -76,7 +76,12 @@ def configure_eager(config: Config, num_threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for device in tf.config.list_physical_devices("GPU"):
         if config.gpu_memory_fraction:
-            query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", os.environ["CUDA_VISIBLE_DEVICES"])
+            query = (
+                "--query-gpu=memory.total",
+                "--format=csv,noheader,nounits",
+                "-i",
+                os.environ["CUDA_VISIBLE_DEVICES"],
+            )
             megabytes = int(config.gpu_memory_fraction * float(_nvidia_smi(*query)[0]))
             limit = tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)
             tf.config.set_logical_device_configuration(device, [limit])

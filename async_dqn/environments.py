@@ -80,9 +80,7 @@ def resolve(id: str, protocol: str) -> EnvironmentSpec:
     if not match or not game:
         return _resolve_gymnasium(id)
     if match[2] not in ("", "-v5"):
-        raise UserError(
-            f"environment {id!r} is an old Atari id: use {game} and the protocol classic or machado"
-        )
+        raise UserError(f"environment {id!r} is an old Atari id: use {game} and the protocol classic or machado")
     if protocol not in _ATARI_PROTOCOLS:
         raise _unknown_protocol(protocol)
     return _resolve_atari(game, protocol)
@@ -107,23 +105,26 @@ def make_vector_env(
     spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
     environments: gymnasium.vector.VectorEnv
     if spec.is_atari:
-        # The emulators could end an episode at a lost life, but would start the game over, or at a limit, but
+        # Emulators could end an episode at a lost life, but would start the game over, or at a limit, but
         # would not render its last frames. So they are only asked for the end of the game.
-        environments = AtariVectorEnv(
-            gymnasium.spec(spec.id).kwargs["game"],
-            num_envs,
-            num_threads=num_threads,
-            max_num_frames_per_episode=2**30,  # none
-            frameskip=_ATARI_FRAME_SKIP,
-            stack_num=1,
-            reward_clipping=False,
-            **_ATARI_PROTOCOLS[spec.protocol],
-        )
+        environments = make_emulators(spec, num_envs, num_threads=num_threads)
     else:
-        environments = SyncVectorEnv(
-            [lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED
-        )
+        environments = SyncVectorEnv([lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     return _VectorEnv(environments, spec, num_envs, seed)
+
+
+def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> AtariVectorEnv:
+    """Atari emulators that play by the protocol of `spec`; `options` say how they run and what they show."""
+    return AtariVectorEnv(
+        gymnasium.spec(spec.id).kwargs["game"],
+        num_envs,
+        max_num_frames_per_episode=2**30,  # none
+        frameskip=_ATARI_FRAME_SKIP,
+        stack_num=1,
+        reward_clipping=False,
+        **_ATARI_PROTOCOLS[spec.protocol],
+        **options,
+    )
 
 
 class _VectorEnv:
@@ -138,9 +139,7 @@ class _VectorEnv:
     goes on, as Q*bert shows for a few frames, are not a loss of their own.
     """
 
-    def __init__(
-        self, environments: gymnasium.vector.VectorEnv, spec: EnvironmentSpec, num_envs: int, seed: int
-    ):
+    def __init__(self, environments: gymnasium.vector.VectorEnv, spec: EnvironmentSpec, num_envs: int, seed: int):
         self.spec = spec
         self.num_envs = num_envs
         self._environments = environments
@@ -186,8 +185,7 @@ class _VectorEnv:
 
     def _end(self, ended: np.ndarray) -> list[types.Episode]:
         episodes = [
-            types.Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
-            for i in np.flatnonzero(ended)
+            types.Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)
         ]
         self._returns[ended] = self._lengths[ended] = 0
         return episodes
@@ -215,9 +213,7 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
         assert path is not None  # as the game is registered
         emulator.loadROM(path)
     except OSError as error:
-        raise UserError(
-            f"environment {game!r} has no ROM that can be read, reinstall ale-py: {error}"
-        ) from error
+        raise UserError(f"environment {game!r} has no ROM that can be read, reinstall ale-py: {error}") from error
     return EnvironmentSpec(
         id=f"ALE/{game.title().replace('_', '')}-v5",
         is_atari=True,

@@ -20,9 +20,7 @@ class FrameStack:
         ValueError: if N or S is below 1.
     """
 
-    def __init__(
-        self, num_envs: int, stack: int, observation_shape: tuple[int, ...], dtype: npt.DTypeLike
-    ) -> None:
+    def __init__(self, num_envs: int, stack: int, observation_shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         if num_envs < 1 or stack < 1:
             raise ValueError(f"num_envs and stack must be at least 1, got {num_envs} and {stack}")
         self._stacked = np.zeros((num_envs, stack, *observation_shape), dtype)  # [N, S, ...]

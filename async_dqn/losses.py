@@ -6,7 +6,9 @@ import tensorflow as tf
 def _check(*pairs: tuple[tf.Tensor, int]) -> None:
     for tensor, rank in pairs:
         if tensor.shape.rank != rank:
-            raise ValueError(f"{tensor.name if hasattr(tensor, 'name') else 'tensor'} has rank {tensor.shape.rank}, not {rank}")
+            raise ValueError(
+                f"{tensor.name if hasattr(tensor, 'name') else 'tensor'} has rank {tensor.shape.rank}, not {rank}"
+            )
 
 
 def huber(error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
@@ -24,9 +26,7 @@ def huber(error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
     return 0.5 * quadratic**2 + delta * (magnitude - quadratic)
 
 
-def q_learning(
-    q_tm1: tf.Tensor, a_tm1: tf.Tensor, r_t: tf.Tensor, discount_t: tf.Tensor, q_t: tf.Tensor
-) -> tf.Tensor:
+def q_learning(q_tm1: tf.Tensor, a_tm1: tf.Tensor, r_t: tf.Tensor, discount_t: tf.Tensor, q_t: tf.Tensor) -> tf.Tensor:
     """TD errors of Q-learning: r_t + discount_t * max_a q_t - q_tm1[a_tm1] (Watkins & Dayan 1992).
 
     Args:

@@ -33,12 +33,20 @@ class Network(NamedTuple):
 
 
 def make_network(
-    name: str, observation_shape: tuple[int, ...], stack: int, num_actions: int, *, dueling: bool = False
+    name: str,
+    observation_shape: tuple[int, ...],
+    stack: int,
+    num_actions: int,
+    *,
+    dueling: bool = False,
+    center_frames: bool = False,
 ) -> Network:
     """The network `name` for S stacked observations of `observation_shape`.
 
     `nature` is that of Mnih et al. 2015, `nips` that of Mnih et al. 2013, `mlp` two hidden layers for vectors. With
-    `dueling` (Wang et al. 2016, equation 9) each stream has a hidden layer of its own.
+    `dueling` (Wang et al. 2016, equation 9) each stream has a hidden layer of its own. Frames are scaled to [0, 1];
+    with `center_frames` each stack has its own mean taken off and three times the contrast. Atari's bright, even
+    backgrounds otherwise drive most first-layer units below zero for good within a few hundred Adam steps.
 
     Raises:
       ValueError: the network does not fit the observation's rank.
@@ -76,6 +84,8 @@ def make_network(
         if convolutions:
             x = tf.transpose(observation, [0, 2, 3, 1])  # [B, H, W, S]; as uint8, a quarter of the bytes
             x = tf.cast(x, tf.float32) * (1 / 255)
+            if center_frames:
+                x = 3 * (x - tf.reduce_mean(x, axis=[1, 2, 3], keepdims=True))
             for index, (_, _, stride) in enumerate(convolutions):
                 x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride, "VALID")
                 x = tf.nn.relu(tf.nn.bias_add(x, params[f"conv{index}/b"]))

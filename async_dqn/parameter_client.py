@@ -127,15 +127,19 @@ class ParameterClient:
         self._finish_trip()
         self._trip_computed_on = computed_on
         rate, version = self.current_learning_rate(), self._target_version
-        arguments = (update, rate, self._take_unreported()._replace(updates=int(update is not None)), pull, version)
+        arguments = (
+            update,
+            rate,
+            self._take_unreported()._replace(updates=int(update is not None)),
+            pull,
+            version,
+        )
         if self._executor:
             self._trip = self._executor.submit(self._make_trip, *arguments)
         else:
             self._arrive(self._make_trip(*arguments))
 
-    def _make_trip(
-        self, update: np.ndarray | None, rate: float, counts: Counters, pull: bool, version: int
-    ) -> _Trip:
+    def _make_trip(self, update: np.ndarray | None, rate: float, counts: Counters, pull: bool, version: int) -> _Trip:
         before = None if update is None else self._store.push(update, rate, counts)
         pulled = self._store.pull() if pull else None
         refreshed = pulled is not None and pulled.counters.target_refreshes != version
@@ -178,7 +182,13 @@ class GradientClient(ParameterClient):
     """
 
     def __init__(
-        self, store: ParameterStore, learning_rate: Schedule, *, push_period: int, pull_period: int, overlap: bool
+        self,
+        store: ParameterStore,
+        learning_rate: Schedule,
+        *,
+        push_period: int,
+        pull_period: int,
+        overlap: bool,
     ):
         super().__init__(store, learning_rate, overlap=overlap)
         self._gradient = tf.Variable(tf.zeros(store.num_parameters), trainable=False)

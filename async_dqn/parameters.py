@@ -37,9 +37,7 @@ class Layout:
     def unflatten(self, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         """[P] -> {name: tensor}. One `split`, whose gradient is one `concat`: slices would each pad to full size."""
         parts = tf.split(flat, self.sizes)
-        return {
-            name: tf.reshape(part, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        return {name: tf.reshape(part, shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
 class Counters(NamedTuple):
@@ -128,7 +126,11 @@ def advance(counters: Counters, counts: Counters, budget: int) -> Counters:
 
 def check_state(state: Mapping[str, np.ndarray], num_parameters: int, optimizer: Optimizer) -> None:
     """Raises ValueError unless `state` belongs to a network of this size under this optimizer."""
-    expected = {"online": (num_parameters,), "target": (num_parameters,), "counters": (len(Counters._fields),)}
+    expected = {
+        "online": (num_parameters,),
+        "target": (num_parameters,),
+        "counters": (len(Counters._fields),),
+    }
     slots = optimizer.initial_slots(num_parameters)
     expected |= {f"slot/{name}": value.shape for name, value in slots.items()}
     found = {name: np.shape(state[name]) for name in expected if name in state}
@@ -145,9 +147,7 @@ class LocalParameterStore:
         self._budget = total_steps
         self._online = tf.Variable(tf.zeros(num_parameters))
         self._target = tf.Variable(tf.zeros(num_parameters))
-        self._slots = {
-            name: tf.Variable(value) for name, value in optimizer.initial_slots(num_parameters).items()
-        }
+        self._slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(num_parameters).items()}
         self._counters = Counters()
         self._episodes: collections.deque[EpisodeReport] = collections.deque()
         self._lock = threading.RLock()
@@ -201,7 +201,11 @@ class LocalParameterStore:
         with self._lock:
             slots = {f"slot/{name}": slot.numpy() for name, slot in self._slots.items()}
             counters = np.array(self._counters, np.int64)
-            return {"online": self._online.numpy(), "target": self._target.numpy(), "counters": counters} | slots
+            return {
+                "online": self._online.numpy(),
+                "target": self._target.numpy(),
+                "counters": counters,
+            } | slots
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.num_parameters, self._optimizer)

@@ -68,9 +68,7 @@ class Replay:
         discount: float,
     ) -> None:
         if num_envs < 1 or n_step < 1 or not 1 <= stack <= 255:
-            raise ValueError(
-                f"num_envs {num_envs} and n_step {n_step} must be at least 1, stack {stack} in 1 ... 255"
-            )
+            raise ValueError(f"num_envs {num_envs} and n_step {n_step} must be at least 1, stack {stack} in 1 ... 255")
         if not 0 <= discount <= 1:
             raise ValueError(f"discount {discount} must be in [0, 1]")
         self._size = capacity // num_envs  # C
@@ -247,9 +245,7 @@ class Replay:
         Raises:
             ValueError: naming what differs or is missing. The replay is then unchanged.
         """
-        missing = [
-            name for name in (*self._settings, *_Cursors._fields, *_Slots._fields) if name not in state
-        ]
+        missing = [name for name in (*self._settings, *_Cursors._fields, *_Slots._fields) if name not in state]
         if missing:
             raise ValueError(f"replay state lacks {', '.join(missing)}")
         for name, expected in self._settings.items():
@@ -284,17 +280,13 @@ class Replay:
         assert (self._cursors.next_age == np.where(exists, following, 0)[:, -1]).all(), "next_age is wrong"
         assert self.num_valid() == len(self.valid_starts()[0]), "num_valid is wrong"
 
-    def _check_step(
-        self, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray
-    ) -> None:
+    def _check_step(self, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray) -> None:
         """Refuse what NumPy would silently broadcast or round."""
         stored = self._slots.observation
         expected = (self._num_envs, *stored.shape[2:])
         for array in (observation, next_observation):
             if array.shape != expected or not np.can_cast(array.dtype, stored.dtype, "same_kind"):
-                raise ValueError(
-                    f"observations {array.shape} {array.dtype} must be {expected} {stored.dtype}"
-                )
+                raise ValueError(f"observations {array.shape} {array.dtype} must be {expected} {stored.dtype}")
         shapes = [np.shape(value) for value in per_env]
         if any(shape != expected[:1] for shape in shapes):
             raise ValueError(f"action, reward, terminated, truncated {shapes} must all be {expected[:1]}")
@@ -339,9 +331,7 @@ class Replay:
             out[before_start] = 0
 
 
-def required_bytes(
-    num_envs: int, capacity: int, observation_shape: tuple[int, ...], dtype: npt.DTypeLike
-) -> int:
+def required_bytes(num_envs: int, capacity: int, observation_shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     """Bytes of a full `Replay` with these settings."""
     fields = sum(np.dtype(field).itemsize for field in _FIELD_DTYPES.values())
     slot = math.prod(observation_shape) * np.dtype(dtype).itemsize + fields
@@ -362,6 +352,7 @@ def check_fits(required: int, available: int, capacity: int) -> None:
     """
     if required > available:
         raise UserError(
-            f"--replay_capacity={capacity} needs {required / 1e9:.2f} GB of memory, but {available / 1e9:.2f} "
-            f"GB is available; about {capacity * max(available, 0) // required} would fit"
+            f"--replay_capacity={capacity} needs {required / 1e9:.2f} GB of memory, but "
+            f"{available / 1e9:.2f} GB is available; "
+            f"about {capacity * max(available, 0) // required} would fit"
         )

@@ -67,7 +67,12 @@ class RunDirectory:
         described = {
             "config": config.to_dict(),
             "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()},
-            "host": {"name": platform.node(), "cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()},
+            "host": {
+                "name": platform.node(),
+                "cpu": _cpu(),
+                "cores": os.cpu_count(),
+                "system": platform.platform(),
+            },
             "git_revision": _git_revision(),
             "command": sys.argv,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

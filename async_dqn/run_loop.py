@@ -1,6 +1,6 @@
 """The loop of an actor-learner: a generator of steps, which trackers consume."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +29,7 @@ class Tick(NamedTuple):
     episodes: list[Episode]
 
 
-def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int) -> Iterator[Tick]:
+def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of

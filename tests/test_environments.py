@@ -41,9 +41,7 @@ class Counting(gymnasium.Env):
 @pytest.fixture(autouse=True, scope="module")
 def _counting_environments():
     def register(name, max_episode_steps=None, **kwargs):
-        gymnasium.register(
-            f"{name}Counter-v0", lambda **_: Counting(**kwargs), max_episode_steps=max_episode_steps
-        )
+        gymnasium.register(f"{name}Counter-v0", lambda **_: Counting(**kwargs), max_episode_steps=max_episode_steps)
 
     register("Endless")
     register("Limited", max_episode_steps=3)
@@ -228,9 +226,7 @@ def test_the_same_seed_gives_the_same_frames_whatever_the_threads(protocol):
     actions = np.random.default_rng(0).integers(4, size=(60, 1)).repeat(3, axis=1)
     runs = []
     for seed, threads in [(4, 1), (4, 2), (5, 1)]:
-        first, results = play(
-            make("breakout", 3, protocol, seed, num_threads=threads, max_episode_steps=25), actions
-        )
+        first, results = play(make("breakout", 3, protocol, seed, num_threads=threads, max_episode_steps=25), actions)
         runs.append(np.stack([first, *(r.observation for r in results)]))
     np.testing.assert_array_equal(runs[0], runs[1])
     np.testing.assert_array_equal(runs[0][:, 1], runs[2][:, 0])  # environment i has the seed + i
@@ -412,7 +408,5 @@ def test_nothing_is_written_on_the_terminal():
             except UserError:
                 pass
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout + done.stderr == ""

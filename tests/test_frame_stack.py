@@ -79,9 +79,9 @@ def test_equals_what_the_replay_returns_for_the_same_stream():
     for _ in range(steps):
         following = rng.integers(1, 256, observation.shape, np.uint8)
         terminated, truncated = rng.random((2, num_envs)) < 0.1
-        for env in range(num_envs):
-            acted_on[env].append(stacked[env])
-            arrived_at[env].append(np.concatenate([stacked[env, 1:], following[env : env + 1]]))
+        for i in range(num_envs):
+            acted_on[i].append(stacked[i])
+            arrived_at[i].append(np.concatenate([stacked[i, 1:], following[i : i + 1]]))
         zeros = np.zeros(num_envs, int)
         replay.add(observation, zeros, zeros, terminated, truncated, following)
         ended = terminated | truncated

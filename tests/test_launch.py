@@ -120,9 +120,7 @@ def test_set_up_runs_once_and_again_when_the_lock_changes(checkout):
 
 
 def test_set_up_mends_an_environment_made_by_hand(checkout):
-    subprocess.run(
-        [checkout.python, "-m", "venv", checkout.root / ".venv"], check=True, env=checkout.environment
-    )
+    subprocess.run([checkout.python, "-m", "venv", checkout.root / ".venv"], check=True, env=checkout.environment)
     kept = checkout.root / ".venv/kept"
     kept.touch()
     assert checkout.run()[0] == 7
@@ -177,9 +175,7 @@ def test_lock_is_exact():
     for pin in _pins():
         assert [specifier.operator for specifier in pin.specifier] == ["=="], pin
     for python in ("3.10", "3.11", "3.12", "3.13"):
-        names = [
-            pin.name for pin in _pins() if not pin.marker or pin.marker.evaluate({"python_version": python})
-        ]
+        names = [pin.name for pin in _pins() if not pin.marker or pin.marker.evaluate({"python_version": python})]
         assert len(names) == len(set(names))
 
 

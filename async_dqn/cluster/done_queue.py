@@ -16,7 +16,13 @@ def _queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
 
 
 def signal_done(
-    target: str, config: tf.compat.v1.ConfigProto, *, task_index: int, num_ps: int, num_workers: int, deadline: float
+    target: str,
+    config: tf.compat.v1.ConfigProto,
+    *,
+    task_index: int,
+    num_ps: int,
+    num_workers: int,
+    deadline: float,
 ) -> list[int]:
     """Tells every ps that worker `task_index` is done. Gives the indices of those that did not answer in time."""
     deaf = []

@@ -38,7 +38,10 @@ def _fetch_and_add(counters: tf.Variable, critical: tf.CriticalSection, counts: 
         columns[claimed] = tf.minimum(after[claimed], ceiling)
         columns[staleness_max] = tf.maximum(before[staleness_max], counts[staleness_max])
         after = tf.stack(columns)
-        with tf.control_dependencies([before]), tf.control_dependencies([counters.assign(after, read_value=False)]):
+        with (
+            tf.control_dependencies([before]),
+            tf.control_dependencies([counters.assign(after, read_value=False)]),
+        ):
             return tf.stack([before, after])
 
     return critical.execute(body)
@@ -84,7 +87,12 @@ class RemoteParameterStore:
             # The strategy deals variables out to the parameter servers in turn: K at a time, one lands on each.
             return [
                 tf.compat.v1.get_variable(
-                    f"{name}_{k}", value.shape, value.dtype, tf.zeros_initializer, trainable=False, use_resource=True
+                    f"{name}_{k}",
+                    value.shape,
+                    value.dtype,
+                    tf.zeros_initializer,
+                    trainable=False,
+                    use_resource=True,
                 )
                 for k, value in enumerate(values)
             ]
@@ -128,7 +136,12 @@ class RemoteParameterStore:
         self._refresh = tf.group(refreshed)
         self._read_slots = [{name: slot.read_value() for name, slot in shard.items()} for shard in self._slots]
         self._assign: dict[str, tuple[tf.Tensor, Any]] = {}
-        for var in [*self._online, *self._target, *(slot for shard in self._slots for slot in shard.values()), counters]:
+        for var in [
+            *self._online,
+            *self._target,
+            *(slot for shard in self._slots for slot in shard.values()),
+            counters,
+        ]:
             value = placeholder(var.dtype, var.shape)
             with tf.device(var.device):
                 self._assign[var.op.name] = (value, var.assign(value, read_value=False))

@@ -42,6 +42,9 @@ def parameter_server_strategy(spec: ClusterSpec, task_index: int) -> tf.distribu
     or a replay cannot live in a worker.
     """
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(spec.to_dict()), task_type="worker", task_id=task_index, num_accelerators={"GPU": 0}
+        tf.train.ClusterSpec(spec.to_dict()),
+        task_type="worker",
+        task_id=task_index,
+        num_accelerators={"GPU": 0},
     )
     return tf.compat.v1.distribute.experimental.ParameterServerStrategy(resolver)

@@ -98,9 +98,7 @@ class ClusterSpec:
             spec = _from_json(config["cluster"])
             task = config.get("task", {})
             if not isinstance(task, dict):
-                raise UserError(
-                    f'"task" is {_repr.repr(task)}; it must be like {{"type": "worker", "index": 0}}'
-                )
+                raise UserError(f'"task" is {_repr.repr(task)}; it must be like {{"type": "worker", "index": 0}}')
             job, index = task.get("type"), task.get("index")
             if job is not None:
                 spec.check_task(job, 0 if index is None else index)

@@ -32,7 +32,12 @@ def make_problem(config: Config) -> Problem:
         fitting = "nips or nature" if has_frames else "mlp"
         raise UserError(f"--network={name} does not fit the observations of {spec.id}; use {fitting}")
     network = networks.make_network(
-        name, spec.observation_shape, spec.stack, spec.num_actions, dueling=config.dueling
+        name,
+        spec.observation_shape,
+        spec.stack,
+        spec.num_actions,
+        dueling=config.dueling,
+        center_frames=config.center_frames,
     )
     return Problem(spec, network, Layout(network.shapes))
 
@@ -80,15 +85,11 @@ def make_client(config: Config, store: ParameterStore, *, overlap: bool) -> Para
     """A worker's way to the store."""
     rate = schedules.constant(config.learning_rate)
     if config.final_learning_rate >= 0:
-        rate = schedules.linear(
-            config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps
-        )
+        rate = schedules.linear(config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps)
     if config.local_steps:
         optimizer = make_optimizer(config)
         return DeltaClient(store, rate, optimizer=optimizer, local_steps=config.local_steps, overlap=overlap)
-    return GradientClient(
-        store, rate, push_period=config.push_period, pull_period=config.pull_period, overlap=overlap
-    )
+    return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, overlap=overlap)
 
 
 def initial_parameters(config: Config, problem: Problem) -> np.ndarray:
@@ -112,9 +113,7 @@ def make_agent(config: Config, problem: Problem, client: ParameterClient, *, see
             n_step=config.n_step,
             discount=config.discount,
         ),
-        frame_stack=FrameStack(
-            config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
-        ),
+        frame_stack=FrameStack(config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype),
         epsilon=schedules.linear(
             config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
         ),

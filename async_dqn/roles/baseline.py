@@ -14,7 +14,12 @@ from async_dqn.run_directory import RunDirectory
 
 
 def run_baseline(
-    config: Config, problem: assemble.Problem, run: RunDirectory, *, resume: bool, should_stop: threading.Event
+    config: Config,
+    problem: assemble.Problem,
+    run: RunDirectory,
+    *,
+    resume: bool,
+    should_stop: threading.Event,
 ) -> int:
     """Trains in this process. Gives the exit code."""
     progress = Progress()

@@ -50,7 +50,12 @@ def run_local(
     run.logs.mkdir(exist_ok=True)
     spec_file = run.path / "cluster.json"
     write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
-    common = [*flags, f"--cluster_spec={spec_file}", f"--logdir={run.path}", *(["--resume"] if resume else [])]
+    common = [
+        *flags,
+        f"--cluster_spec={spec_file}",
+        f"--logdir={run.path}",
+        *(["--resume"] if resume else []),
+    ]
     progress.say(f"run directory: {run.path}")
     progress.say(f"starting {config.num_ps} ps and {config.num_workers} workers (logs in {run.logs})")
     rows = _Tail(run.metrics)

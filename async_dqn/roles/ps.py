@@ -11,7 +11,10 @@ def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: t
     """Serves one shard. Gives the exit code."""
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
-    print(f"ps {task_index}: serving on {spec.address('ps', task_index)} for {spec.num_workers} workers", flush=True)
+    print(
+        f"ps {task_index}: serving on {spec.address('ps', task_index)} for {spec.num_workers} workers",
+        flush=True,
+    )
     heard = done_queue.wait_for_workers(
         target, session_config, ps=task_index, num_workers=spec.num_workers, wait=should_stop.wait
     )
