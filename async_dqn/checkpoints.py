@@ -1,7 +1,7 @@
 """Checkpoints: atomic to write, checked when read, the newest N kept.
 
-One checkpoint is `NUMBER.npz` with the arrays and `NUMBER.json` with plain values and the SHA-256 of the former. Both are
-written under another name, flushed and renamed, the JSON last: where it stands and agrees, the checkpoint is whole.
+One checkpoint is `NUMBER.npz` with the arrays and `NUMBER.json` with plain values and the SHA-256 of the former. Both
+are written under another name, flushed and renamed, the JSON last: where it stands and agrees, the checkpoint is whole.
 """
 
 import hashlib
