@@ -1,5 +1,6 @@
 """A cluster on this machine: starts every ps and worker as a process of its own, watches them, shows one progress."""
 
+import contextlib
 import csv
 import ctypes
 import io
@@ -20,7 +21,8 @@ from async_dqn.config import Config
 from async_dqn.progress import Progress, format_seconds, progress_line
 from async_dqn.run_directory import RunDirectory
 
-_END_DEADLINE = 10.0  # seconds between a signal, or the last worker's end, and force
+_END_DEADLINE = 10.0  # seconds between a signal and force
+_PS_GRACE = 3.0  # seconds in which a ps may end by itself once no worker runs
 _PR_SET_PDEATHSIG = 1
 
 
@@ -114,19 +116,31 @@ def _watch(
 
 
 def _end(tasks: Sequence[Task]) -> None:
-    """Ends what still runs: workers first, so that they save and signal; force after the deadline."""
-    for ps in (False, True):
-        group = [task.process for task in tasks if task.is_ps == ps]
-        for process in group:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + _END_DEADLINE
-        for process in group:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    """Ends what still runs: workers first, so that they save and signal, then each ps that does not end by itself."""
+    workers = [task.process for task in tasks if not task.is_ps]
+    servers = [task.process for task in tasks if task.is_ps]
+    _terminate(workers)
+    _wait(servers, _PS_GRACE)
+    _terminate(servers)
+
+
+def _terminate(processes: Sequence[subprocess.Popen]) -> None:
+    """SIGTERM for those that run, and SIGKILL for those that run on after the deadline."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in _wait(processes, _END_DEADLINE):
+        process.kill()
+        process.wait()
+
+
+def _wait(processes: Sequence[subprocess.Popen], seconds: float) -> list[subprocess.Popen]:
+    """Waits until all have ended; gives those that have not after so many seconds."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    return [process for process in processes if process.poll() is None]
 
 
 def _report(run: RunDirectory, progress: Progress) -> None:

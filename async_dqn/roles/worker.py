@@ -91,7 +91,8 @@ def run_worker(
         if chief:
             if interrupted:
                 chief.stop()
-            all_done = _wait_for_others(store, chief, spec.num_workers, patience=config.ps_deadline)
+            patience = _SIGNAL_DEADLINE if interrupted else config.ps_deadline
+            all_done = _wait_for_others(store, chief, spec.num_workers, patience=patience)
             reason = "interrupted" if interrupted else "solved" if chief.is_solved else "finished"
             chief.finish(reason if all_done else "workers lost")
         store.close()
