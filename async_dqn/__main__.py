@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -230,9 +231,10 @@ def _signals() -> threading.Event:
 
 
 def _how_to_watch(run: RunDirectory) -> str:
+    scripts = Path(sys.executable).parent
     return (
-        f"watch it play:  async-dqn evaluate --logdir={run.path} --video=play.gif\n"
-        f"see its curves: tensorboard --logdir={run.path}"
+        f"watch it play:  {scripts / 'async-dqn'} evaluate --logdir={run.path} --video=play.gif\n"
+        f"see its curves: {scripts / 'tensorboard'} --logdir={run.path}"
     )
 
 

@@ -1,6 +1,7 @@
 """The progress line of a run."""
 
 import math
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ class Progress:
         """Shows where the run stands."""
         now = time.monotonic()
         if self._in_place:
+            line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be rewritten
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         elif now - self._shown_at >= self._plain_period:

@@ -189,7 +189,15 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
             deadline=deadline,
         )
 
-    own = [open_store, each, each_at_once, wait_until_initialized, devices, signal_done]
+    def num_unheard(ps: int) -> int:
+        import tensorflow as tf
+
+        with tf.Graph().as_default() as graph:
+            size = done_queue._queue(ps, spec.num_workers).size()
+            with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+                return int(session.run(size))
+
+    own = [open_store, each, each_at_once, wait_until_initialized, devices, signal_done, num_unheard]
     methods = {function.__name__: function for function in own}
     connection.send((True, None))
     while (order := connection.recv()) is not None:
@@ -241,14 +249,17 @@ class Client:
 class StoreCluster:
     """K parameter servers and N clients, all of them processes."""
 
-    def __init__(self, folder: Path, num_ps: int, num_workers: int, total_steps: int = 0):
+    def __init__(
+        self, folder: Path, num_ps: int, num_workers: int, total_steps: int = 0, *, num_clients: int | None = None
+    ):
         self.spec = ClusterSpec.local(num_ps, num_workers)
         self.commands = Commands(folder)
         path = write_spec(folder, self.spec)
-        self._barrier = multiprocessing.get_context("spawn").Barrier(num_workers)
+        num_clients = num_workers if num_clients is None else num_clients
+        self._barrier = multiprocessing.get_context("spawn").Barrier(num_clients)
         flags = ["--env=CartPole-v1", f"--cluster_spec={path}"]
         self.ps = [self.commands(f"ps-{k}", "ps", f"--task_index={k}", *flags) for k in range(num_ps)]
-        self.clients = [Client(self.spec, index, total_steps, self._barrier) for index in range(num_workers)]
+        self.clients = [Client(self.spec, index, total_steps, self._barrier) for index in range(num_clients)]
 
     def wait_until_ready(self) -> None:
         """Until every server listens."""

@@ -1,0 +1,62 @@
+"""The README's tables say what the code and the files in results/ say."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from async_dqn.__main__ import COMMANDS
+from async_dqn.config import PRESETS, Config, make_config
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def preset_table() -> str:
+    """One row for each setting in which any preset differs from another."""
+    names = list(PRESETS)
+    rows = [f"| | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for field in dataclasses.fields(Config):
+        values = [getattr(make_config(name, {}), field.name) for name in names]
+        if len(set(values)) > 1:
+            rows.append(f"| `{field.name}` | {' | '.join(map(str, values))} |")
+    return "\n".join(rows)
+
+
+def result_row(name: str, label: str) -> str:
+    """The README's line on one Pong run, from its summary and its evaluation."""
+    folder = ROOT / "results" / "pong" / name
+    summary = json.loads((folder / "summary.json").read_text())
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    cells = [
+        label,
+        f"{summary['solved_at_steps']:,}",
+        f"{summary['solved_at_seconds'] / 60:.1f} min",
+        f"{summary['steps_per_second']:.0f}",
+        f"{summary['minibatches'] / summary['wall_seconds']:.0f}",
+        f"{summary['staleness_mean']:.1f}",
+        f"{evaluation['mean']:.1f} +- {evaluation['std']:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_preset_table_is_the_code_s() -> None:
+    assert preset_table() in README
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("baseline", "`baseline`, one process"), ("local", "`local`, 1 ps + 2 workers")]
+)
+def test_the_results_are_those_of_the_files(name: str, label: str) -> None:
+    assert result_row(name, label) in README
+
+
+def test_every_command_and_flag_named_exists() -> None:
+    flags = set(re.findall(r"--([a-z_]+)", README)) - {"help"}
+    known = {field.name for field in dataclasses.fields(Config)}
+    known |= {option[0] for command in COMMANDS.values() for option in command.options}
+    known |= {"preset", "resume", "logdir", "verbose", "cluster_spec", "task_index"}
+    assert flags <= known
+    assert all(f"`{name}`" in README for name in COMMANDS)
