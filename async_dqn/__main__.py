@@ -1,5 +1,6 @@
 """The command line: sub-commands and flags become a `Config` and one role."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -297,15 +298,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         command, values = parsed
         verbose = values.verbose
-        if not verbose:
-            quiet_stderr()
-        return command.run(values)
-    except UserError as error:
-        print(f"async-dqn: {error}", file=sys.stderr, flush=True)
-        return 2
-    except RunError as error:
-        print(f"async-dqn: {error}", file=sys.stderr, flush=True)
-        return 1
+        with contextlib.nullcontext() if verbose else quiet_stderr():
+            return command.run(values)
+    except (UserError, RunError) as error:
+        print(f"async-dqn: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:

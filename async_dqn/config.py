@@ -37,7 +37,7 @@ class Config:
     env: str = _setting("pong", "pong, breakout, ..., ALE/Pong-v5, or any gymnasium id with discrete actions.")
     agent: str = _setting("dqn", "The algorithm.", choices=AGENTS)
     protocol: str = _setting("classic", "How Atari games are played and scored.", choices=PROTOCOLS)
-    total_steps: int = _setting(3_000_000, "Agent steps of all workers together.", minimum=1)
+    total_steps: int = _setting(3_000_000, "Agent steps of all workers together.", minimum=1, maximum=10**12)
     stop_at_return: float = _setting(
         float("inf"), "End when the mean return of the last 100 games reaches this; inf: never."
     )
@@ -101,7 +101,7 @@ class Config:
         0.0, "Share of a GPU's memory that one worker takes; 0: no fixed share.", minimum=0, maximum=1
     )
     gpu_memory_growth: bool = _setting(True, "Take GPU memory as it is needed (without a fixed share).")
-    ps_deadline: float = _setting(60.0, "Seconds a parameter server may take to answer.", minimum=1)
+    ps_deadline: float = _setting(60.0, "Seconds a parameter server may take to answer.", minimum=1, maximum=86_400)
 
     # What is written.
     log_period: float = _setting(2.0, "Seconds between two rows of metrics.", minimum=0.1)
@@ -145,7 +145,8 @@ def _check(field: dataclasses.Field, value: Any) -> None:
         hint = f"did you mean {close[0]}? " if close else ""
         raise UserError(f"{flag}: {hint}must be one of {', '.join(metadata['choices'])}")
     low, high = metadata["minimum"], metadata["maximum"]
-    if value != value or (low is not None and value < low) or (high is not None and value > high):
+    endless = value == float("inf") and field.default != value
+    if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
         upper = f" and at most {high:g}" if high is not None else ""
         raise UserError(f"{flag}: must be a number of at least {low if low is not None else '-inf'}{upper}")
 

@@ -36,7 +36,7 @@ def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
     indices = range(len(visible)) if gpus == "auto" else [int(part) for part in gpus.split(",")]
     for index in indices:
         if index >= len(visible):
-            raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, so indices go up to {len(visible) - 1}")
+            raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, numbered from 0; or give auto or none")
     return visible[indices[worker % len(indices)]]
 
 

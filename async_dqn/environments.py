@@ -80,7 +80,7 @@ def resolve(id: str, protocol: str) -> EnvironmentSpec:
     if not match or not game:
         return _resolve_gymnasium(id)
     if match[2] not in ("", "-v5"):
-        raise UserError(f"environment {id!r} is an old Atari id: use {game} and the protocol classic or machado")
+        raise UserError(f"--env={id}: is an old Atari id: use {game} and the protocol classic or machado")
     if protocol not in _ATARI_PROTOCOLS:
         raise _unknown_protocol(protocol)
     return _resolve_atari(game, protocol)
@@ -213,7 +213,7 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
         assert path is not None  # as the game is registered
         emulator.loadROM(path)
     except OSError as error:
-        raise UserError(f"environment {game!r} has no ROM that can be read, reinstall ale-py: {error}") from error
+        raise UserError(f"--env={game}: has no ROM that can be read, reinstall ale-py: {error}") from error
     return EnvironmentSpec(
         id=f"ALE/{game.title().replace('_', '')}-v5",
         is_atari=True,
@@ -234,9 +234,9 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
         missing = _one_line(error)
         if "box2d" in missing.lower():
             missing = 'pip install "async-dqn[box2d]"'
-        raise UserError(f"environment {id!r} needs a package that is missing: {missing}") from error
+        raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
     except gymnasium.error.DeprecatedEnv as error:
-        raise UserError(f"environment {id!r} is too old: {_one_line(error)}") from error
+        raise UserError(f"--env={id}: is too old: {_one_line(error)}") from error
     except gymnasium.error.Error as error:
         raise _unknown_environment(id) from error
     actions, observations = environment.action_space, environment.observation_space
@@ -245,10 +245,10 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
 
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
         given = _one_line(actions)
-        raise UserError(f"environment {id!r} has the actions {given}: only Discrete(n), from 0, is supported")
+        raise UserError(f"--env={id}: has the actions {given}: only Discrete(n), from 0, is supported")
     if not isinstance(observations, gymnasium.spaces.Box):
         given = _one_line(observations)
-        raise UserError(f"environment {id!r} has the observations {given}: only Box is supported")
+        raise UserError(f"--env={id}: has the observations {given}: only Box is supported")
     module, colon, _ = id.rpartition(":")
     return EnvironmentSpec(
         id=f"{module}{colon}{environment.spec.id}",
@@ -280,7 +280,7 @@ def _atari_games() -> dict[str, str]:
 
 
 def _unknown_protocol(protocol: str) -> UserError:
-    return UserError(f"protocol {protocol!r} is unknown: use {' or '.join(_ATARI_PROTOCOLS)}")
+    return UserError(f"--protocol={protocol} is unknown: use {' or '.join(_ATARI_PROTOCOLS)}")
 
 
 def _unknown_environment(id: str) -> UserError:
@@ -289,7 +289,7 @@ def _unknown_environment(id: str) -> UserError:
     close = [names[name] for name in difflib.get_close_matches(id.lower().removeprefix("ale/"), names)]
     hint = f", did you mean {' or '.join(close)}?" if close else ";"
     allowed = "use an Atari game such as pong or a gymnasium id such as CartPole-v1"
-    return UserError(f"environment {id!r} is unknown{hint} {allowed}")
+    return UserError(f"--env={id} is unknown{hint} {allowed}")
 
 
 def _one_line(value: object) -> str:

@@ -4,14 +4,15 @@ The agent computes on `online` and `target` and hands every gradient to `consume
 trip overlaps with computation, is decided here and nowhere else.
 """
 
-import concurrent.futures
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.background import Background
 from async_dqn.optimizers import Optimizer
 from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Pulled
 from async_dqn.schedules import Schedule
@@ -48,8 +49,8 @@ class ParameterClient:
         self._unreported = Counters()
         self._target_version = -1
         self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, "parameter-trips") if overlap else None
-        self._trip: concurrent.futures.Future[_Trip] | None = None
+        self._background = Background("parameter-trips") if overlap else None
+        self._trip: Future | None = None
         self._trip_computed_on = 0  # updates in the pull that the update under way was computed on
 
     def start(self) -> None:
@@ -134,13 +135,17 @@ class ParameterClient:
             pull,
             version,
         )
-        if self._executor:
-            self._trip = self._executor.submit(self._make_trip, *arguments)
+        if self._background:
+            self._trip = self._background.submit(self._make_trip, *arguments)
         else:
             self._arrive(self._make_trip(*arguments))
 
     def _make_trip(self, update: np.ndarray | None, rate: float, counts: Counters, pull: bool, version: int) -> _Trip:
-        before = None if update is None else self._store.push(update, rate, counts)
+        before = None
+        if update is not None:
+            before = self._store.push(update, rate, counts)
+        elif counts != Counters():
+            self._store.add_counts(counts)
         pulled = self._store.pull() if pull else None
         refreshed = pulled is not None and pulled.counters.target_refreshes != version
         return _Trip(before, pulled, self._store.pull_target() if refreshed else None)
@@ -170,8 +175,8 @@ class ParameterClient:
     def _close(self) -> None:
         self._finish_trip()
         self._hear(self._store.add_counts(self._take_unreported()))
-        if self._executor:
-            self._executor.shutdown()
+        if self._background:
+            self._background.close()
 
 
 class GradientClient(ParameterClient):

@@ -93,7 +93,7 @@ class ParameterStore(Protocol):
         """Copies online to target and counts a refresh."""
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
-        """Takes up to `wanted` agent steps out of the budget; adds `counts`.
+        """Takes up to `wanted` agent steps out of the budget; adds `counts`, whose negative `claimed_steps` give back.
 
         Returns the number granted (0: the budget is spent or the run stopped) and the counters after.
         """
@@ -185,8 +185,9 @@ class LocalParameterStore:
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         with self._lock:
             before = self._counters
-            self._counters = advance(before, counts._replace(claimed_steps=wanted), self._budget)
-            return self._counters.claimed_steps - before.claimed_steps, self._counters
+            claimed = wanted + counts.claimed_steps
+            self._counters = advance(before, counts._replace(claimed_steps=claimed), self._budget)
+            return self._counters.claimed_steps - before.claimed_steps - counts.claimed_steps, self._counters
 
     def add_counts(self, counts: Counters) -> Counters:
         return self.claim_steps(0, counts)[1]

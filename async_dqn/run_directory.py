@@ -43,6 +43,10 @@ class RunDirectory:
 
     def check(self, *, resume: bool) -> None:
         """Raises UserError where a new run would overwrite an old one, or there is none to resume."""
+        try:
+            self.path.exists()
+        except OSError as error:
+            raise UserError(f"--logdir={self.path}: {error.strerror}; give another folder") from error
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--logdir={self.path} is a file; give a folder")
         holds_run = self.config.exists()

@@ -55,7 +55,9 @@ def write_spec(folder: Path, spec: ClusterSpec) -> Path:
 class Command:
     """One `python -m async_dqn ...` in a session of its own, its output in files."""
 
-    def __init__(self, folder: Path, name: str, arguments: Sequence[str], environ: dict[str, str] | None = None):
+    def __init__(
+        self, folder: Path, name: str, arguments: Sequence[str], environ: dict[str, str] | None = None
+    ):
         self.name = name
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
@@ -84,7 +86,9 @@ class Command:
         try:
             return self.process.wait(deadline)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} still runs after {deadline:.0f} s:\n{self.out}{self.err}") from None
+            raise AssertionError(
+                f"{self.name} still runs after {deadline:.0f} s:\n{self.out}{self.err}"
+            ) from None
 
     def is_running(self) -> bool:
         """Whether it has not ended."""
@@ -117,7 +121,10 @@ class Commands:
         for command in self.started:
             with contextlib.suppress(psutil.Error):
                 family = [psutil.Process(command.process.pid)] if command.is_running() else []
-                for process in [*family, *(child for one in family for child in one.children(recursive=True))]:
+                for process in [
+                    *family,
+                    *(child for one in family for child in one.children(recursive=True)),
+                ]:
                     left.append(f"{command.name}: {process.pid}")
                     process.kill()
             command.process.wait()
@@ -159,7 +166,9 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                 num_parameters=num_parameters,
                 optimizer=getattr(optimizers, optimizer)(),
                 total_steps=total_steps,
+                worker=index,
                 deadline=30.0,
+                warn=print,
             )
         ]
 
@@ -215,7 +224,9 @@ class Client:
     def __init__(self, spec: ClusterSpec, index: int, total_steps: int = 0, barrier: Any = None):
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, barrier, spec, index, total_steps), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(other, barrier, spec, index, total_steps), daemon=True
+        )
         self._process.start()
         other.close()
 
@@ -250,7 +261,13 @@ class StoreCluster:
     """K parameter servers and N clients, all of them processes."""
 
     def __init__(
-        self, folder: Path, num_ps: int, num_workers: int, total_steps: int = 0, *, num_clients: int | None = None
+        self,
+        folder: Path,
+        num_ps: int,
+        num_workers: int,
+        total_steps: int = 0,
+        *,
+        num_clients: int | None = None,
     ):
         self.spec = ClusterSpec.local(num_ps, num_workers)
         self.commands = Commands(folder)
@@ -290,7 +307,9 @@ class StoreCluster:
 
 
 @contextlib.contextmanager
-def store_cluster(folder: Path, num_ps: int, num_workers: int, total_steps: int = 0) -> Iterator[StoreCluster]:
+def store_cluster(
+    folder: Path, num_ps: int, num_workers: int, total_steps: int = 0
+) -> Iterator[StoreCluster]:
     """A cluster that has to end well: ports free again, every process with exit code 0."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = StoreCluster(folder, num_ps, num_workers, total_steps)

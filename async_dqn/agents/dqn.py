@@ -84,6 +84,7 @@ class DQN:
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._owed_steps = 0  # agent steps not yet paid for with minibatches
+        self._has_learned = False
         self._losses: list[float] = []
         batch_spec = Transition(*(tf.TensorSpec(array.shape, array.dtype) for array in self._batch))
         acted_on = tf.TensorSpec([None, *batch_spec.s_t.shape[1:]], batch_spec.s_t.dtype)
@@ -123,6 +124,9 @@ class DQN:
         """Computes the minibatches that `num_steps` more agent steps call for; none during warm-up."""
         if not self.is_warm:
             return
+        if not self._has_learned:
+            self._has_learned = True
+            self._client.start()  # others may have trained while this one filled its replay
         self._owed_steps += num_steps
         while self._owed_steps >= self._train_period:
             self._owed_steps -= self._train_period

@@ -4,9 +4,12 @@
 it is done, and a ps ends once it has heard from every worker. Queues are shared by name in graph mode only.
 """
 
+import concurrent.futures
 from collections.abc import Callable
 
 import tensorflow as tf
+
+from async_dqn.background import Background
 
 
 def _queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
@@ -25,17 +28,22 @@ def signal_done(
     deadline: float,
 ) -> list[int]:
     """Tells every ps that worker `task_index` is done. Gives the indices of those that did not answer in time."""
-    deaf = []
-    options = tf.compat.v1.RunOptions(timeout_in_ms=int(deadline * 1000))
-    for ps in range(num_ps):
-        with tf.Graph().as_default() as graph:
-            enqueue = _queue(ps, num_workers).enqueue(task_index)
-            try:
-                with tf.compat.v1.Session(target, graph=graph, config=config) as session:
-                    session.run(enqueue, options=options)
-            except tf.errors.OpError:
-                deaf.append(ps)
-    return deaf
+    calls = [
+        Background(f"done-{ps}").submit(_signal, target, config, task_index, ps, num_workers) for ps in range(num_ps)
+    ]
+    concurrent.futures.wait(calls, timeout=deadline)
+    return [ps for ps, call in enumerate(calls) if not call.done() or call.exception()]
+
+
+def _signal(target: str, config: tf.compat.v1.ConfigProto, task_index: int, ps: int, num_workers: int) -> None:
+    """Never returns where the ps is dead: opening a session has no deadline that TensorFlow keeps to."""
+    alone = tf.compat.v1.ConfigProto.FromString(config.SerializeToString())
+    # Only the ps that is spoken to, so that a dead one does not keep the living ones from hearing.
+    alone.device_filters[:] = [f"/job:ps/task:{ps}", f"/job:worker/task:{task_index}"]
+    with tf.Graph().as_default() as graph:
+        enqueue = _queue(ps, num_workers).enqueue(task_index)
+        with tf.compat.v1.Session(target, graph=graph, config=alone) as session:
+            session.run(enqueue)
 
 
 def wait_for_workers(
@@ -52,9 +60,10 @@ def wait_for_workers(
         queue = _queue(ps, num_workers)
         size, dequeue = queue.size(), queue.dequeue()
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:
-            while len(heard) < num_workers:
-                if session.run(size):
+            stop = False
+            while True:
+                for _ in range(session.run(size)):
                     heard.add(int(session.run(dequeue)))
-                elif wait(0.1):
-                    break
-    return heard
+                if stop or len(heard) == num_workers:
+                    return heard
+                stop = wait(0.1)

@@ -4,13 +4,18 @@ The flat vector is cut into K nearly equal shards, one per ps, the optimizer's s
 the same graph and opens its own session, so variables are shared by name and workers need not know each other.
 """
 
+import concurrent.futures
+import contextlib
+import itertools
+import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.background import Background
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import RunError
 from async_dqn.optimizers import Optimizer
@@ -18,6 +23,7 @@ from async_dqn.parameters import Counters, EpisodeReport, Pulled, check_state
 
 _COUNTER = {name: index for index, name in enumerate(Counters._fields)}
 _MAX_QUEUED_EPISODES = 1_000_000
+_PATIENCE = 15.0  # seconds after which a step counts as lost
 
 
 def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
@@ -26,25 +32,42 @@ def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
     return [small + 1] * larger + [small] * (num_shards - larger)
 
 
-def _fetch_and_add(counters: tf.Variable, critical: tf.CriticalSection, counts: tf.Tensor, budget: int) -> tf.Tensor:
-    """Graph form of `parameters.advance`, atomic across workers. Gives [2, len(Counters)]: before and after."""
+def _fetch_and_add(
+    ledger: tf.Variable, critical: tf.CriticalSection, counts: tf.Tensor, ticket: tf.Tensor, worker: int, budget: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Graph form of `parameters.advance`, atomic across workers, and counted once however often it is sent.
+
+    Row 0 of `ledger` [1 + W, len(Counters)] holds the counters, row 1 + w the last ticket of worker w and the steps
+    that it was granted for it: a call with a ticket already seen changes nothing and is told the same again.
+
+    Returns:
+      [2, len(Counters)] counters before and after, and the steps granted, scalar.
+    """
     claimed, staleness_max = _COUNTER["claimed_steps"], _COUNTER["staleness_max"]
 
-    def body() -> tf.Tensor:
-        before = counters.read_value()
+    def body() -> tuple[tf.Tensor, tf.Tensor]:
+        rows = ledger.read_value()
+        before, receipt = rows[0], rows[1 + worker]
+        is_new = ticket > receipt[0]
+        added = tf.where(is_new, counts, tf.zeros_like(counts))
         ceiling = tf.where(before[_COUNTER["stopped"]] > 0, before[claimed], tf.maximum(before[claimed], budget))
-        after = before + counts
-        columns = tf.unstack(after)
-        columns[claimed] = tf.minimum(after[claimed], ceiling)
-        columns[staleness_max] = tf.maximum(before[staleness_max], counts[staleness_max])
+        columns = tf.unstack(before + added)
+        columns[claimed] = tf.minimum(columns[claimed], ceiling)
+        columns[staleness_max] = tf.maximum(before[staleness_max], added[staleness_max])
         after = tf.stack(columns)
-        with (
-            tf.control_dependencies([before]),
-            tf.control_dependencies([counters.assign(after, read_value=False)]),
-        ):
-            return tf.stack([before, after])
+        granted = tf.where(is_new, after[claimed] - before[claimed], receipt[1])
+        receipt = tf.concat([[tf.maximum(ticket, receipt[0]), granted], receipt[2:]], axis=0)
+        rows = tf.tensor_scatter_nd_update(rows, [[0], [1 + worker]], [after, receipt])
+        with tf.control_dependencies([before, ledger.assign(rows, read_value=False)]):
+            return tf.stack([before, after]), tf.identity(granted)
 
     return critical.execute(body)
+
+
+class _Counted(NamedTuple):
+    before: Counters
+    after: Counters
+    granted: int
 
 
 class RemoteParameterStore:
@@ -54,7 +77,9 @@ class RemoteParameterStore:
       target: the worker's own server, `server.target`.
       session_config: the same ConfigProto that the server was built with.
       strategy: this worker's `ParameterServerStrategy`; it places the variables on the parameter servers.
+      worker: this worker's task index.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
+      warn: takes a line on what went wrong and was mended.
     """
 
     def __init__(
@@ -64,23 +89,32 @@ class RemoteParameterStore:
         target: str,
         session_config: tf.compat.v1.ConfigProto,
         strategy: Any,
+        worker: int,
         num_parameters: int,
         optimizer: Optimizer,
         total_steps: int,
         deadline: float,
+        warn: Callable[[str], None],
     ):
         self.num_parameters = num_parameters
         self._optimizer = optimizer
         self._deadline = deadline
+        self._patience = min(_PATIENCE, deadline)
+        self._addresses = ", ".join(spec.ps)
         self._sizes = shard_sizes(num_parameters, spec.num_ps)
         self._bounds = np.cumsum([0, *self._sizes])
         self._graph = tf.Graph()
         with self._graph.as_default(), strategy.scope():
-            self._build(strategy, spec.num_ps, total_steps)
+            self._build(spec, worker, total_steps)
         self._graph.finalize()
-        self._session = tf.compat.v1.Session(target, graph=self._graph, config=session_config)
+        self._warn = warn
+        self._lock = threading.RLock()
+        self._tickets = itertools.count(time.time_ns())  # a worker that is restarted begins above its old ones
+        self._open_session = lambda: tf.compat.v1.Session(target, graph=self._graph, config=session_config)
+        self._session = self._open_session()
+        self._calls = Background("parameter-calls")
 
-    def _build(self, strategy: Any, num_ps: int, budget: int) -> None:
+    def _build(self, spec: ClusterSpec, worker: int, budget: int) -> None:
         placeholder = tf.compat.v1.placeholder
 
         def variables(name: str, values: list[np.ndarray]) -> list[tf.Variable]:
@@ -101,8 +135,8 @@ class RemoteParameterStore:
         initial_slots = [self._optimizer.initial_slots(size) for size in self._sizes]
         self._online, self._target = variables("online", shards), variables("target", shards)
         slots = {name: variables(name, [shard[name] for shard in initial_slots]) for name in initial_slots[0]}
-        self._slots = [{name: variables[k] for name, variables in slots.items()} for k in range(num_ps)]
-        (counters,) = variables("counters", [np.array(Counters(), np.int64)])
+        self._slots = [{name: variables[k] for name, variables in slots.items()} for k in range(spec.num_ps)]
+        (ledger,) = variables("ledger", [np.zeros((1 + spec.num_workers, len(Counters._fields)), np.int64)])
 
         self._learning_rate = placeholder(tf.float32, [])
         self._updates = [placeholder(tf.float32, [size]) for size in self._sizes]
@@ -112,10 +146,11 @@ class RemoteParameterStore:
                 applied.append(self._optimizer.apply(online, self._slots[k], self._updates[k], self._learning_rate))
                 refreshed.append(target.assign(online.read_value(), read_value=False))
         self._counts = placeholder(tf.int64, [len(Counters._fields)])
-        with tf.device(counters.device):
+        with tf.device(ledger.device):
             critical = tf.CriticalSection(name="counters_lock", shared_name="counters_lock")
-            self._counted = _fetch_and_add(counters, critical, self._counts, budget)
-            self._counters = counters.read_value()
+            self._ticket = placeholder(tf.int64, [])
+            self._counted = _fetch_and_add(ledger, critical, self._counts, self._ticket, worker, budget)
+            self._counters = ledger.read_value()[0]
             # Counters before parameters, so that a staleness is never understated.
             with tf.control_dependencies([self._counters]):
                 gate = tf.no_op()
@@ -127,8 +162,8 @@ class RemoteParameterStore:
             self._num_reported = episodes.size()
             self._num_taken = placeholder(tf.int32, [])
             self._take = episodes.dequeue_many(self._num_taken)
-            # Counters are initialised last: whoever sees them sees everything.
-            self._initialized = tf.raw_ops.VarIsInitializedOp(resource=counters.handle)
+            # The ledger is initialised last: whoever sees them sees everything.
+            self._initialized = tf.raw_ops.VarIsInitializedOp(resource=ledger.handle)
         with tf.control_dependencies([gate]):
             self._pull = [shard.read_value() for shard in self._online]
         self._pull_target = [shard.read_value() for shard in self._target]
@@ -140,27 +175,56 @@ class RemoteParameterStore:
             *self._online,
             *self._target,
             *(slot for shard in self._slots for slot in shard.values()),
-            counters,
+            ledger,
         ]:
             value = placeholder(var.dtype, var.shape)
             with tf.device(var.device):
                 self._assign[var.op.name] = (value, var.assign(value, read_value=False))
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        options = tf.compat.v1.RunOptions(timeout_in_ms=int(self._deadline * 1000))
-        try:
-            return self._session.run(fetches, feed, options=options)
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
-            raise RunError(f"a parameter server does not answer: {type(error).__name__}") from error
-        except tf.errors.FailedPreconditionError as error:
-            raise RunError("a parameter server was restarted and has lost its variables") from error
+        """Runs one step. Raises RunError where a ps is gone, TimeoutError where the step was lost on the way."""
+        with self._lock:
+            call = self._calls.submit(self._session.run, fetches, feed)
+            try:
+                return call.result(self._patience)
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
+                raise RunError(f"a parameter server of {self._addresses} has ended") from error
+            except tf.errors.FailedPreconditionError as error:
+                raise RunError("a parameter server was restarted and has lost its variables") from error
+            except concurrent.futures.TimeoutError as error:
+                # Seen about once in 70,000 steps: TensorFlow's runtime loses one, and neither its own deadline nor a
+                # cancellation brings it back. The session is left behind and another one goes on.
+                self._warn(f"a step was lost between this worker and the parameter servers ({self._patience:.0f} s)")
+                self._session, self._calls = self._open_session(), Background("parameter-calls")
+                raise TimeoutError from error
+
+    def _run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
+        """Runs one step that may be repeated, until it is through or the deadline has passed."""
+        end = time.monotonic() + self._deadline
+        while True:
+            try:
+                return self._run(fetches, feed)
+            except TimeoutError as error:
+                if time.monotonic() > end:
+                    text = f"no answer from parameter servers {self._addresses} within {self._deadline:.0f} s"
+                    raise RunError(text) from error
+
+    def _count(self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None) -> _Counted:
+        """Adds `counts` exactly once, in the same step as `others`, which a lost step may or may not have done."""
+        with self._lock:  # tickets must arrive in the order in which they are drawn
+            counting = {self._counts: np.array(counts, np.int64), self._ticket: next(self._tickets)}
+            try:
+                rows, granted = self._run([*self._counted, *others], counting | (feed or {}))[:2]
+            except TimeoutError:
+                rows, granted = self._run_again([*self._counted], counting)
+        return _Counted(Counters(*map(int, rows[0])), Counters(*map(int, rows[1])), int(granted))
 
     def _split(self, flat: np.ndarray) -> list[np.ndarray]:
         return [flat[start:end] for start, end in zip(self._bounds, self._bounds[1:], strict=False)]
 
     def is_initialized(self) -> bool:
         """Whether the chief has set all variables."""
-        return bool(self._run(self._initialized))
+        return bool(self._run_again(self._initialized))
 
     def wait_until_initialized(self, deadline: float, should_stop: Callable[[], bool]) -> None:
         """Blocks until the chief has initialised or restored. Raises RunError after `deadline` seconds."""
@@ -178,44 +242,45 @@ class RemoteParameterStore:
         self.restore({"online": online, "target": online, "counters": np.array(Counters(), np.int64)} | state)
 
     def pull(self) -> Pulled:
-        counters, *shards = self._run([self._counters, *self._pull])
+        counters, *shards = self._run_again([self._counters, *self._pull])
         return Pulled(np.concatenate(shards), Counters(*map(int, counters)))
 
     def pull_target(self) -> np.ndarray:
-        return np.concatenate(self._run(self._pull_target))
+        return np.concatenate(self._run_again(self._pull_target))
 
     def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
         feed = dict(zip(self._updates, self._split(update), strict=True))
-        feed |= {self._learning_rate: learning_rate, self._counts: np.array(counts, np.int64)}
-        counted, _ = self._run([self._counted, self._push], feed)
-        return Counters(*map(int, counted[0]))
+        return self._count(counts, self._push, feed=feed | {self._learning_rate: learning_rate}).before
 
     def refresh_target(self) -> None:
-        self._run(self._refresh)
+        self._run_again(self._refresh)
         self.add_counts(Counters(target_refreshes=1))
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
-        counted = self._run(self._counted, {self._counts: np.array(counts._replace(claimed_steps=wanted), np.int64)})
-        before, after = (Counters(*map(int, row)) for row in counted)
-        return after.claimed_steps - before.claimed_steps, after
+        counted = self._count(counts._replace(claimed_steps=wanted + counts.claimed_steps))
+        return counted.granted - counts.claimed_steps, counted.after
 
     def add_counts(self, counts: Counters) -> Counters:
         return self.claim_steps(0, counts)[1]
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         if episodes:
-            self._run(self._report, {self._episodes: np.array(episodes, np.float64)})
+            with contextlib.suppress(TimeoutError):  # sent again, they might be there twice
+                self._run(self._report, {self._episodes: np.array(episodes, np.float64)})
 
     def take_episodes(self) -> list[EpisodeReport]:
-        count = self._run(self._num_reported)
+        count = self._run_again(self._num_reported)
         if not count:
             return []
-        rows = self._run(self._take, {self._num_taken: count})
+        try:
+            rows = self._run(self._take, {self._num_taken: count})
+        except TimeoutError:
+            return []
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
 
     def state(self) -> dict[str, np.ndarray]:
         fetches = [self._counters, self._pull, self._pull_target, self._read_slots]
-        counters, online, target, slots = self._run(fetches)
+        counters, online, target, slots = self._run_again(fetches)
         state = {"online": np.concatenate(online), "target": np.concatenate(target), "counters": counters}
         for name, value in self._optimizer.initial_slots(self.num_parameters).items():
             shards = [shard[name] for shard in slots]
@@ -232,13 +297,16 @@ class RemoteParameterStore:
                 value = state[f"slot/{name}"]
                 values[f"{name}_{k}"] = self._split(value)[k] if len(value) == self.num_parameters else value
         self._set(values)
-        self._set({"counters_0": np.asarray(state["counters"], np.int64)})
+        ledger = np.zeros(self._assign["ledger_0"][0].shape, np.int64)
+        ledger[0] = state["counters"]
+        self._set({"ledger_0": ledger})
 
     def _set(self, values: Mapping[str, np.ndarray]) -> None:
         assigned = {name: self._assign[name] for name in values}
         feed = {placeholder: values[name] for name, (placeholder, _) in assigned.items()}
-        self._run([operation for _, operation in assigned.values()], feed)
+        self._run_again([operation for _, operation in assigned.values()], feed)
 
     def close(self) -> None:
         """Ends the session; the variables stay on the parameter servers."""
+        self._calls.close()
         self._session.close()

@@ -18,7 +18,8 @@ import os
 import re
 import reprlib
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from async_dqn.errors import UserError
@@ -155,6 +156,28 @@ class ClusterSpec:
                 chief = "  (chief)" if (job, index) == ("worker", 0) else ""
                 lines.append(f"{f'{job} {index}':<10} {address}{chief}")
         return "\n".join(lines)
+
+
+def wait_until_reachable(addresses: Sequence[str], deadline: float, should_stop: Callable[[], bool]) -> list[str]:
+    """Waits until something listens on every address; gives those where nothing does after `deadline` seconds."""
+    end = time.monotonic() + deadline
+    missing = list(addresses)
+    while missing and not should_stop():
+        missing = [address for address in missing if not _listens(address)]
+        if time.monotonic() > end:
+            break
+        if missing:
+            time.sleep(0.1)
+    return missing
+
+
+def _listens(address: str) -> bool:
+    host, port = _split(address, "address")
+    try:
+        with socket.create_connection((host.strip("[]"), port), timeout=1.0):
+            return True
+    except OSError:
+        return False
 
 
 def is_port_free(address: str) -> bool:

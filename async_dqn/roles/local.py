@@ -104,7 +104,7 @@ def _watch(
     tasks: Sequence[Task], rows: "_Tail", progress: Progress, total_steps: int, should_stop: threading.Event
 ) -> list[Task]:
     """Waits until all have ended, the user interrupts or one fails. Gives those that failed by themselves."""
-    while any(task.process.poll() is None for task in tasks):
+    while None in [task.process.poll() for task in tasks]:  # a list: every one is polled
         for row in rows.read():
             progress.show(progress_line(row, total_steps))
         failed = [task for task in tasks if task.process.returncode not in (None, 0)]

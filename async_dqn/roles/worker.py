@@ -6,8 +6,9 @@ import time
 from async_dqn import devices
 from async_dqn.cluster import done_queue, server
 from async_dqn.cluster.remote_store import RemoteParameterStore
-from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.config import Config
+from async_dqn.errors import RunError
 from async_dqn.parameters import Counters
 from async_dqn.progress import Progress
 from async_dqn.roles import assemble
@@ -37,8 +38,14 @@ def run_worker(
     session_config = server.session_config("worker", task_index, num_threads, devices.gpu_options(config))
     target = server.start_server(spec, "worker", task_index, session_config).target
     try:
+        missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
+        if should_stop.is_set():
+            return 130
+        if missing:
+            raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
         store = RemoteParameterStore(
             spec=spec,
+            worker=task_index,
             target=target,
             session_config=session_config,
             strategy=server.parameter_server_strategy(spec, task_index),
@@ -46,6 +53,7 @@ def run_worker(
             optimizer=assemble.make_store_optimizer(config),
             total_steps=config.total_steps,
             deadline=config.ps_deadline,
+            warn=progress.say,
         )
         restored = None
         if is_chief:

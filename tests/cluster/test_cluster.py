@@ -1,0 +1,268 @@
+"""Tests of whole clusters: `local`, and `ps` and `worker` started one by one, with real processes."""
+
+import csv
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from cluster_helpers import (
+    START,
+    assert_ports_free,
+    commands,
+    processes_naming,
+    wait_until,
+    write_spec,
+)
+
+from async_dqn import checkpoints
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.config import Config
+from async_dqn.run_directory import RunDirectory
+
+pytestmark = pytest.mark.cluster
+
+TOTAL = 2_003  # divides by neither environments nor workers
+RUN = 120.0  # seconds for a whole small run on a busy machine
+SMALL = ["--env=CartPole-v1", "--warmup_steps=200", "--ps_deadline=30"]
+ENDLESS = [*SMALL, "--total_steps=10_000_000"]
+
+SUMMARY = {
+    "env_steps",
+    "frames",
+    "updates",
+    "minibatches",
+    "episodes",
+    "wall_seconds",
+    "steps_per_second",
+    "updates_per_second",
+    "mean_return_100",
+    "best_mean_return_100",
+    "solved_at_seconds",
+    "solved_at_steps",
+    "staleness_mean",
+    "staleness_max",
+    "num_ps",
+    "num_workers",
+    "exit_reason",
+}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _summary(run: RunDirectory) -> dict:
+    return json.loads(run.summary.read_text())
+
+
+def _cluster_of(run: RunDirectory) -> ClusterSpec:
+    return ClusterSpec.load(run.path / "cluster.json")
+
+
+def _assert_nothing_left(run: RunDirectory, deadline: float = 1.0) -> None:
+    wait_until(lambda: not processes_naming(run.path), deadline, "every process of the run has ended")
+    assert_ports_free(_cluster_of(run))
+
+
+def _wait_until_training(run: RunDirectory, at_least: int = 1_000) -> None:
+    """Until the run has trained, so that all processes are up."""
+
+    def steps() -> bool:
+        if not run.metrics.exists() or not run.worker(1).exists():
+            return False
+        rows = _rows(run.metrics)
+        return bool(rows) and int(rows[-1]["env_steps"] or 0) >= at_least
+
+    wait_until(steps, START, f"{at_least} agent steps and a second worker")
+
+
+def _children(pid: int) -> dict[str, psutil.Process]:
+    """Processes of a `local` run by job and task index: {"ps 0": ..., "worker 1": ...}."""
+    found = {}
+    for process in psutil.Process(pid).children(recursive=True):
+        line = process.cmdline()
+        if "async_dqn" in line:
+            job = line[line.index("async_dqn") + 1]
+            index = next(part for part in line if part.startswith("--task_index="))
+            found[f"{job} {index.removeprefix('--task_index=')}"] = process
+    return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (1, 2, []),
+        (2, 3, []),
+        (2, 2, ["--local_steps=0", "--optimizer=adam", "--locked"]),
+        (1, 2, ["--nooverlap", "--local_steps=0", "--push_period=3", "--pull_period=2"]),
+    ],
+    ids=["1ps-2workers", "2ps-3workers", "adam-on-ps", "no-overlap"],
+)
+def finished(request, tmp_path_factory):
+    """A run that came to its end: run directory, numbers of ps and workers, what the command printed."""
+    num_ps, num_workers, flags = request.param
+    folder = tmp_path_factory.mktemp("finished")
+    run = RunDirectory(folder / "run")
+    sizes = [f"--num_ps={num_ps}", f"--num_workers={num_workers}"]
+    with commands(folder) as start:
+        local = start(
+            "local", "local", *SMALL, f"--total_steps={TOTAL}", *sizes, *flags, f"--logdir={run.path}"
+        )
+        assert local.wait(RUN) == 0, local.out + local.err
+        _assert_nothing_left(run)
+    return run, num_ps, num_workers, flags, local
+
+
+def test_the_budget_is_met_exactly(finished):
+    run, num_ps, num_workers, _, _ = finished
+    summary = _summary(run)
+    assert set(summary) == SUMMARY
+    assert summary["env_steps"] == summary["frames"] == TOTAL
+    assert (summary["num_ps"], summary["num_workers"]) == (num_ps, num_workers)
+    assert summary["exit_reason"] == "finished"
+
+
+def test_what_the_workers_did_adds_up(finished):
+    run, _, num_workers, flags, _ = finished
+    summary = _summary(run)
+    last = [_rows(run.worker(index) / "metrics.csv")[-1] for index in range(num_workers)]
+    for field, total in (
+        ("env_steps", "env_steps"),
+        ("minibatches", "minibatches"),
+        ("episodes", "episodes"),
+    ):
+        assert sum(int(row[field]) for row in last) == summary[total], field
+    assert summary["minibatches"] > 0
+    pushed_at_once = 3 if "--push_period=3" in flags else 1 if "--local_steps=0" in flags else 4
+    per_worker = [-(-int(row["minibatches"]) // pushed_at_once) for row in last]
+    assert summary["updates"] == sum(per_worker)
+
+
+def test_games_of_all_workers_are_in_one_table(finished):
+    run, _, num_workers, _, _ = finished
+    rows = _rows(run.episodes)
+    assert len(rows) == _summary(run)["episodes"] > 0
+    own = [_rows(run.worker(index) / "episodes.csv") for index in range(num_workers)]
+    assert sorted(map(str, rows)) == sorted(str(row) for part in own for row in part)
+    for index, part in enumerate(own):
+        assert {row["worker"] for row in part} <= {str(index)}
+    assert all(float(row["episode_return"]) == int(row["length"]) for row in rows)  # as CartPole scores
+
+
+def test_the_run_directory_is_complete(finished):
+    run, num_ps, num_workers, flags, local = finished
+    last = _rows(run.metrics)[-1]
+    assert {"wall_seconds", "env_steps", "updates", "mean_return_100", "epsilon", "loss"} <= set(last)
+    assert int(last["env_steps"]) == TOTAL
+    assert list(run.tensorboard.glob("events.out.tfevents.*"))
+    newest, faults = checkpoints.load_newest(run.checkpoints)
+    assert newest is not None and newest.number == TOTAL and faults == []
+    assert all(np.isfinite(array).all() for array in newest.arrays.values())
+    assert str(run.path) in local.out and local.err == ""
+    config = run.read_config()
+    assert Config.from_dict(config.to_dict()) == config
+    assert (config.num_ps, config.num_workers, config.total_steps) == (num_ps, num_workers, TOTAL)
+    assert (config.env, config.local_steps) == ("CartPole-v1", 0 if "--local_steps=0" in flags else 4)
+    written = json.loads(run.config.read_text())
+    assert written["config"] == config.to_dict()
+    assert written["versions"]["tensorflow"] and written["host"]["cores"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_an_interrupted_run_saves_and_goes_on_with_another_number_of_ps(tmp_path, number):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, "--num_ps=2", f"--logdir={run.path}")
+        _wait_until_training(run)
+        local.process.send_signal(number)
+        assert local.wait(15) == 130, local.out + local.err
+        _assert_nothing_left(run)
+        summary = _summary(run)
+        assert summary["exit_reason"] == "interrupted"
+        assert set(summary) == SUMMARY
+        newest, faults = checkpoints.load_newest(run.checkpoints)
+        assert newest is not None and faults == []
+        assert newest.number == summary["env_steps"] >= 1_000
+
+        budget = newest.number + 1_001
+        resumed = start(
+            "resumed", "local", "--resume", f"--logdir={run.path}", "--num_ps=1", f"--total_steps={budget}"
+        )
+        assert resumed.wait(RUN) == 0, resumed.out + resumed.err
+        _assert_nothing_left(run)
+    after = _summary(run)
+    assert after["env_steps"] == budget
+    assert (after["exit_reason"], after["num_ps"]) == ("finished", 1)
+    assert after["updates"] > summary["updates"]
+    assert after["episodes"] > summary["episodes"]
+    assert after["wall_seconds"] > summary["wall_seconds"]
+    assert len(_rows(run.episodes)) == after["episodes"]
+
+
+@pytest.mark.parametrize("by_environment", [False, True], ids=["spec-file", "TF_CONFIG"])
+def test_separate_commands_may_start_in_any_order(tmp_path, by_environment):
+    spec = ClusterSpec.local(1, 2)
+    path = write_spec(tmp_path, spec)
+    logdir = tmp_path / "run"
+    with commands(tmp_path) as start:
+
+        def begin(job: str, index: int):
+            flags = [*SMALL, f"--total_steps={TOTAL}", f"--logdir={logdir}"]
+            environ = {}
+            if by_environment:
+                task = {"type": job, "index": index}
+                environ["TF_CONFIG"] = json.dumps({"cluster": spec.to_dict(), "task": task})
+            else:
+                flags += [f"--cluster_spec={path}", f"--task_index={index}"]
+            return start(f"{job}-{index}", job, *flags, environ=environ)
+
+        workers = [begin("worker", 1)]
+        workers[0].wait_for_output("worker 1: run directory")  # the others are not up yet
+        workers.append(begin("worker", 0))
+        workers[1].wait_for_output("worker 0: run directory")
+        ps = begin("ps", 0)
+        for worker in workers:
+            assert worker.wait(RUN) == 0, worker.out + worker.err
+        assert ps.wait(5) == 0, ps.out + ps.err
+        assert ps.out.splitlines()[-1] == "ps 0: all 2 workers are done"
+        assert [task.err for task in (*workers, ps)] == ["", "", ""]
+    assert_ports_free(spec)
+    summary = _summary(RunDirectory(logdir))
+    assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")
+
+
+@pytest.mark.parametrize("victim", ["worker 1", "ps 0"])
+def test_a_killed_process_ends_the_whole_run(tmp_path, victim):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, f"--logdir={run.path}")
+        _wait_until_training(run)
+        children = _children(local.process.pid)
+        assert sorted(children) == ["ps 0", "worker 0", "worker 1"]
+        children[victim].kill()
+        begin = time.monotonic()
+        assert local.wait(40) == 1, local.out + local.err
+        assert f"{victim}: exit code -9" in local.out
+        assert f"{victim} failed" in local.out
+        assert time.monotonic() - begin < 30
+        _assert_nothing_left(run)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+def test_a_killed_launcher_leaves_no_orphans(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, f"--logdir={run.path}")
+        _wait_until_training(run)
+        pids = [process.pid for process in _children(local.process.pid).values()]
+        assert len(pids) == 3
+        os.kill(local.process.pid, signal.SIGKILL)
+        assert local.wait(5) == -signal.SIGKILL
+        _assert_nothing_left(run, deadline=30)

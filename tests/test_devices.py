@@ -1,0 +1,84 @@
+"""Which GPU and how many threads a process gets; no card is needed for it."""
+
+import os
+import stat
+
+import pytest
+
+from async_dqn import devices
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "cards"),
+    [
+        ("auto", [], [None, None, None]),
+        ("none", ["0", "1"], [None, None, None]),
+        ("auto", ["0"], ["0", "0", "0"]),
+        ("auto", ["0", "1"], ["0", "1", "0"]),
+        ("auto", ["4", "7"], ["4", "7", "4"]),
+        ("1", ["4", "7"], ["7", "7", "7"]),
+        ("1,0", ["4", "7"], ["7", "4", "7"]),
+        ("0,0,1", ["GPU-a", "GPU-b"], ["GPU-a", "GPU-a", "GPU-b"]),
+        ("0, 1", ["0", "1"], ["0", "1", "0"]),
+    ],
+)
+def test_workers_are_dealt_out_over_the_cards(gpus, visible, cards):
+    assert [devices.gpu_of_worker(gpus, worker, visible) for worker in range(3)] == cards
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [("2", ["0", "1"]), ("0,2", ["0", "1"]), ("0", [])])
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_card_that_is_not_there_is_refused_whichever_worker_it_would_be_for(gpus, visible, worker):
+    with pytest.raises(UserError, match=f"--gpus={gpus}: this host has {len(visible)} GPUs"):
+        devices.gpu_of_worker(gpus, worker, visible)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cards"),
+    [("0,1", ["0", "1"]), (" 2 , 3 ", ["2", "3"]), ("GPU-a", ["GPU-a"]), ("", []), ("-1", [])],
+)
+def test_cuda_visible_devices_says_which_cards_there_are(chosen, cards, monkeypatch):
+    monkeypatch.setattr(devices, "_nvidia_smi", lambda *arguments: pytest.fail("it need not be asked"))
+    assert devices.visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) == cards
+
+
+@pytest.mark.parametrize(
+    ("script", "cards"),
+    [("echo 0; echo 1", ["0", "1"]), ("echo broken; exit 9", []), (None, [])],
+    ids=["two cards", "driver broken", "no driver"],
+)
+def test_otherwise_the_driver_is_asked(script, cards, tmp_path, monkeypatch):
+    if script is not None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices.visible_gpus({}) == cards
+
+
+@pytest.mark.parametrize(("card", "value"), [(None, "-1"), ("0", "0"), ("GPU-a", "GPU-a")])
+def test_all_cards_but_one_are_hidden(card, value):
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1", "HOME": "/"}
+    devices.hide_gpus(card, environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": value, "HOME": "/"}
+    assert devices.visible_gpus(environ) == ([] if card is None else [card])
+
+
+@pytest.mark.parametrize(
+    ("threads", "num_workers", "cores", "expected"),
+    [(0, 1, 8, 8), (0, 2, 8, 4), (0, 3, 8, 8 // 3), (0, 16, 8, 1), (5, 16, 8, 5), (5, 1, 2, 5)],
+)
+def test_cores_are_shared_out_over_the_workers(threads, num_workers, cores, expected, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert devices.threads_of_worker(Config(threads=threads, num_workers=num_workers)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "growth", "expected"),
+    [(0.0, True, (0.0, True)), (0.0, False, (0.0, False)), (0.5, True, (0.5, False))],
+)
+def test_a_fixed_share_of_memory_excludes_growth(fraction, growth, expected):
+    options = devices.gpu_options(Config(gpu_memory_fraction=fraction, gpu_memory_growth=growth))
+    assert (options.per_process_gpu_memory_fraction, options.allow_growth) == expected

@@ -1,0 +1,125 @@
+"""Imports run one way, and a few modules alone may use certain things: read from the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import async_dqn
+
+PACKAGE = Path(async_dqn.__file__).parent
+
+# A module imports from its own layer and those before it only.
+LAYERS = [
+    {"types", "config", "schedules", "errors", "quiet", "background"},
+    {
+        "losses",
+        "policies",
+        "networks",
+        "optimizers",
+        "replay",
+        "frame_stack",
+        "environments",
+        "screen",
+        "parameters",
+        "parameter_client",
+        "metrics",
+        "progress",
+        "devices",
+    },
+    {"agents", "run_loop", "checkpoints", "run_directory"},
+    {"cluster"},
+    {"roles", "report"},
+    {"__main__"},
+]
+SOURCES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(path.read_text(), str(path))
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path != PACKAGE / "__init__.py"
+}
+
+
+def imported(tree):
+    """Dotted names of everything imported, at the top or inside functions: `from a import b` gives a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports are not seen by this test"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(module):
+    """Modules of the package that `module` imports, as `agents.dqn` or `config`."""
+    for name in imported(SOURCES[module]):
+        if name.split(".")[0] == "async_dqn":
+            yield name.removeprefix("async_dqn").lstrip(".")
+
+
+def layer(module):
+    top = module.split(".")[0]
+    return next((index for index, names in enumerate(LAYERS) if top in names), len(LAYERS))
+
+
+def attributes(tree):
+    """Dotted names that the code uses, as tf.compat.v1."""
+    return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def uses(module, what):
+    names = [*attributes(SOURCES[module]), *imported(SOURCES[module])]
+    return any(f".{what}." in f".{name}." for name in names)
+
+
+def test_the_source_is_found():
+    assert {"__main__", "agents.dqn", "cluster.remote_store", "roles.worker", "types"} <= SOURCES.keys()
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_every_module_has_a_layer_and_imports_none_above_it(module):
+    assert any(module.split(".")[0] in names for names in LAYERS), f"{module}: add it to LAYERS"
+    for other in own_imports(module):
+        assert layer(other) <= layer(module), f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if layer(name) == 0])
+def test_the_lowest_layer_needs_no_tensorflow(module):
+    assert not uses(module, "tensorflow")
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if name.startswith("agents")])
+def test_agents_know_neither_clusters_nor_roles(module):
+    for other in own_imports(module):
+        assert other.split(".")[0] not in ("cluster", "roles"), f"{module} imports {other}"
+
+
+def test_only_the_cluster_and_devices_use_the_graph_mode_of_tensorflow_1():
+    users = {module for module in SOURCES if uses(module, "compat.v1")}
+    assert {module for module in users if not module.startswith("cluster")} <= {"devices"}
+    assert "cluster.remote_store" in users  # else this test looks for the wrong thing
+
+
+def test_only_the_command_line_reads_flags():
+    assert {module for module in SOURCES if uses(module, "absl")} == {"__main__"}
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if not name.startswith(("__main__", "roles"))])
+def test_no_global_random_state(module):
+    allowed = {"Generator", "SeedSequence", "default_rng"}
+    for name in attributes(SOURCES[module]):
+        if name.startswith("np.random."):
+            assert name.split(".")[2] in allowed, f"{module} uses {name}"
+    assert not any(name.split(".")[0] == "random" for name in imported(SOURCES[module]))
+
+
+def test_there_is_no_circle():
+    graph = {module: set(own_imports(module)) for module in SOURCES}
+    names = {module: {other for other in SOURCES for found in graph[module] if _is(other, found)} for module in SOURCES}
+    while leaves := {module for module, others in names.items() if not others & names.keys() - {module}}:
+        names = {module: others for module, others in names.items() if module not in leaves}
+    assert not names, f"these import each other: {sorted(names)}"
+
+
+def _is(module, found):
+    """Whether `found` is the module, or a name in it."""
+    return found == module or found.rpartition(".")[0] == module
