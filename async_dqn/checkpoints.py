@@ -1,6 +1,6 @@
 """Checkpoints: atomic to write, checked when read, the newest N kept.
 
-One checkpoint is `NUMBER.npz` with the arrays and `NUMBER.json` with plain values and the SHA-256 of the former. Both
+One checkpoint is `NUMBER.npz` with the arrays and `NUMBER.json` with plain values and the SHA-256 of it all. Both
 are written under another name, flushed and renamed, the JSON last: where it stands and agrees, the checkpoint is whole.
 """
 
@@ -47,17 +47,26 @@ def save(
       OSError: it could not be written; those before it are untouched.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise ValueError(f"array {name!r} holds objects, which only pickle could save")
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     content = buffer.getvalue()
     stem = directory / f"{number:012d}"
     write_atomically(stem.with_suffix(".npz"), content)
-    described = {"format": FORMAT, "sha256": hashlib.sha256(content).hexdigest(), "values": values}
+    values = json.loads(json.dumps(values))
+    described = {"format": FORMAT, "sha256": _checksum(content, values), "values": values}
     write_atomically(stem.with_suffix(".json"), json.dumps(described).encode())
-    for old in numbers(directory)[:-keep]:
-        for suffix in (".json", ".npz"):
-            (directory / f"{old:012d}{suffix}").unlink(missing_ok=True)
+    kept = [whole for whole in numbers(directory) if whole <= number][-keep:]
+    for path in directory.iterdir():  # a later number is one that could not be read when the run was resumed
+        if path.suffix in (".json", ".npz") and path.stem.isdigit() and int(path.stem) not in kept:
+            path.unlink(missing_ok=True)
     return stem.with_suffix(".json")
+
+
+def _checksum(content: bytes, values: Any) -> str:
+    return hashlib.sha256(content + json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def numbers(directory: Path) -> list[int]:
@@ -73,7 +82,7 @@ def load(directory: Path, number: int) -> Checkpoint:
         if described["format"] != FORMAT:
             raise ValueError(f"format {described['format']}, this version reads {FORMAT}")
         content = path.with_suffix(".npz").read_bytes()
-        if hashlib.sha256(content).hexdigest() != described["sha256"]:
+        if _checksum(content, described["values"]) != described["sha256"]:
             raise ValueError("its checksum does not match")
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return Checkpoint(number, dict(arrays), described["values"])

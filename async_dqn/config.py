@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -116,13 +117,17 @@ class Config:
                 f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
-        if self.gpus not in ("auto", "none") and not all(part.strip().isdigit() for part in self.gpus.split(",")):
+        if self.gpus not in ("auto", "none") and not re.fullmatch(r" *[0-9]+ *(, *[0-9]+ *)*", self.gpus):
             raise UserError(f"--gpus={self.gpus}: must be auto, none, or indices such as 0,1")
         share = self.replay_capacity // self.num_workers // self.envs_per_worker
         if share < self.n_step + 8:
             raise UserError(
                 f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_workers} "
                 f"workers x {self.envs_per_worker} environments; at least {self.n_step + 8} each are needed"
+            )
+        if 2 * self.warmup_steps > self.replay_capacity:
+            raise UserError(
+                f"--warmup_steps={self.warmup_steps}: must be at most half of --replay_capacity={self.replay_capacity}"
             )
 
     def to_dict(self) -> dict[str, Any]:

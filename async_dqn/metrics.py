@@ -36,7 +36,7 @@ class CsvWriter:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else f"{value:.6g}"
     return value
 
@@ -87,6 +87,7 @@ class EpisodeTracker:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Puts `state()` back."""
+        self._returns.clear()
         self._returns.extend(state["returns"])
         self.best = float("nan") if state["best"] is None else state["best"]
         self.solved_at = tuple(state["solved_at"]) if state["solved_at"] else None

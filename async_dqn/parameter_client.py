@@ -4,6 +4,7 @@ The agent computes on `online` and `target` and hands every gradient to `consume
 trip overlaps with computation, is decided here and nowhere else.
 """
 
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -14,13 +15,14 @@ import tensorflow as tf
 
 from async_dqn.background import Background
 from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Pulled
+from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Pulled, advance
 from async_dqn.schedules import Schedule
 
 
 class _Trip(NamedTuple):
-    """What came back: counters before the push, and what was pulled (None where it was not this trip's turn)."""
+    """What came back; None where a push, a pull or a target was not this trip's turn."""
 
+    counters: Counters  # after this worker's own counts came in
     before_push: Counters | None
     pulled: Pulled | None
     target: np.ndarray | None
@@ -51,6 +53,7 @@ class ParameterClient:
         self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
         self._background = Background("parameter-trips") if overlap else None
         self._trip: Future | None = None
+        self._on_the_way = Counters()  # reported by the trip under way
         self._trip_computed_on = 0  # updates in the pull that the update under way was computed on
 
     def start(self) -> None:
@@ -85,7 +88,7 @@ class ParameterClient:
     @property
     def env_steps(self) -> int:
         """Agent steps of all workers, as far as known here."""
-        return self.counters.env_steps + self._unreported.env_steps
+        return self.counters.env_steps + self._on_the_way.env_steps + self._unreported.env_steps
 
     def count(self, **counts: int) -> None:
         """Adds to what the next trip or claim reports."""
@@ -128,13 +131,8 @@ class ParameterClient:
         self._finish_trip()
         self._trip_computed_on = computed_on
         rate, version = self.current_learning_rate(), self._target_version
-        arguments = (
-            update,
-            rate,
-            self._take_unreported()._replace(updates=int(update is not None)),
-            pull,
-            version,
-        )
+        self._on_the_way = self._take_unreported()._replace(updates=int(update is not None))
+        arguments = (update, rate, self._on_the_way, pull, version)
         if self._background:
             self._trip = self._background.submit(self._make_trip, *arguments)
         else:
@@ -144,11 +142,12 @@ class ParameterClient:
         before = None
         if update is not None:
             before = self._store.push(update, rate, counts)
-        elif counts != Counters():
-            self._store.add_counts(counts)
+            after = advance(before, counts, sys.maxsize)
+        else:
+            after = self._store.add_counts(counts)
         pulled = self._store.pull() if pull else None
         refreshed = pulled is not None and pulled.counters.target_refreshes != version
-        return _Trip(before, pulled, self._store.pull_target() if refreshed else None)
+        return _Trip(after, before, pulled, self._store.pull_target() if refreshed else None)
 
     def _finish_trip(self, *, wait: bool = True) -> None:
         """Takes in the trip under way: once it is back, or if it is back already."""
@@ -160,6 +159,8 @@ class ParameterClient:
         self._arrive(trip)
 
     def _arrive(self, trip: _Trip) -> None:
+        self._hear(trip.counters)
+        self._on_the_way = Counters()
         if trip.before_push is not None:
             staleness = trip.before_push.updates - self._trip_computed_on
             self.stalenesses.append(staleness)

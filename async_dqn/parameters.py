@@ -184,10 +184,9 @@ class LocalParameterStore:
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         with self._lock:
-            before = self._counters
-            claimed = wanted + counts.claimed_steps
-            self._counters = advance(before, counts._replace(claimed_steps=claimed), self._budget)
-            return self._counters.claimed_steps - before.claimed_steps - counts.claimed_steps, self._counters
+            before = self._counters = advance(self._counters, counts, self._budget)
+            self._counters = advance(before, Counters(claimed_steps=wanted), self._budget)
+            return self._counters.claimed_steps - before.claimed_steps, self._counters
 
     def add_counts(self, counts: Counters) -> Counters:
         return self.claim_steps(0, counts)[1]

@@ -59,6 +59,8 @@ class RunDirectory:
         above = self.path
         while not above.exists():
             above = above.parent
+        if not above.is_dir():
+            raise UserError(f"--logdir={self.path}: {above} is a file; give another folder")
         if not os.access(above, os.W_OK):
             raise UserError(f"--logdir={self.path}: {above} cannot be written to; give another folder")
 

@@ -55,9 +55,7 @@ def write_spec(folder: Path, spec: ClusterSpec) -> Path:
 class Command:
     """One `python -m async_dqn ...` in a session of its own, its output in files."""
 
-    def __init__(
-        self, folder: Path, name: str, arguments: Sequence[str], environ: dict[str, str] | None = None
-    ):
+    def __init__(self, folder: Path, name: str, arguments: Sequence[str], environ: dict[str, str] | None = None):
         self.name = name
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
@@ -86,9 +84,7 @@ class Command:
         try:
             return self.process.wait(deadline)
         except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"{self.name} still runs after {deadline:.0f} s:\n{self.out}{self.err}"
-            ) from None
+            raise AssertionError(f"{self.name} still runs after {deadline:.0f} s:\n{self.out}{self.err}") from None
 
     def is_running(self) -> bool:
         """Whether it has not ended."""
@@ -224,9 +220,7 @@ class Client:
     def __init__(self, spec: ClusterSpec, index: int, total_steps: int = 0, barrier: Any = None):
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(other, barrier, spec, index, total_steps), daemon=True
-        )
+        self._process = context.Process(target=_serve, args=(other, barrier, spec, index, total_steps), daemon=True)
         self._process.start()
         other.close()
 
@@ -307,9 +301,7 @@ class StoreCluster:
 
 
 @contextlib.contextmanager
-def store_cluster(
-    folder: Path, num_ps: int, num_workers: int, total_steps: int = 0
-) -> Iterator[StoreCluster]:
+def store_cluster(folder: Path, num_ps: int, num_workers: int, total_steps: int = 0) -> Iterator[StoreCluster]:
     """A cluster that has to end well: ports free again, every process with exit code 0."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = StoreCluster(folder, num_ps, num_workers, total_steps)

@@ -354,24 +354,24 @@ def test_a_gymnasium_environment():
 @pytest.mark.parametrize(
     "id, protocol, words",
     [
-        ("pnog", "classic", ["'pnog'", "did you mean pong"]),
-        ("ALE/Breakuot-v5", "classic", ["'ALE/Breakuot-v5'", "did you mean", "reakout"]),
-        ("cartpole", "classic", ["'cartpole'", "did you mean CartPole-v1"]),
-        ("CartPole-v9", "classic", ["'CartPole-v9'", "CartPole-v1"]),
-        ("", "classic", ["''", "pong", "CartPole-v1"]),
-        ("no/such thing", "classic", ["'no/such thing'", "pong", "CartPole-v1"]),
-        ("ALE/Combat-v5", "classic", ["'ALE/Combat-v5'", "Atari game such as pong"]),
-        ("PongNoFrameskip-v4", "classic", ["'PongNoFrameskip-v4'", "use pong", "classic or machado"]),
-        ("MsPacman-ram-v0", "classic", ["'MsPacman-ram-v0'", "use ms_pacman"]),
-        ("pong", "modern", ["'modern'", "classic or machado"]),
-        ("pong", "none", ["'none'", "classic or machado"]),
-        ("CartPole-v1", "modern", ["'modern'", "classic or machado"]),
-        ("Pendulum-v1", "classic", ["'Pendulum-v1'", "Box(-2.0, 2.0", "Discrete(n)"]),
-        ("ContinuousCounter-v0", "classic", ["'ContinuousCounter-v0'", "Discrete(n)"]),
+        ("pnog", "classic", ["=pnog", "did you mean pong"]),
+        ("ALE/Breakuot-v5", "classic", ["=ALE/Breakuot-v5", "did you mean", "reakout"]),
+        ("cartpole", "classic", ["=cartpole", "did you mean CartPole-v1"]),
+        ("CartPole-v9", "classic", ["=CartPole-v9", "CartPole-v1"]),
+        ("", "classic", ["--env=", "pong", "CartPole-v1"]),
+        ("no/such thing", "classic", ["=no/such thing", "pong", "CartPole-v1"]),
+        ("ALE/Combat-v5", "classic", ["=ALE/Combat-v5", "Atari game such as pong"]),
+        ("PongNoFrameskip-v4", "classic", ["=PongNoFrameskip-v4", "use pong", "classic or machado"]),
+        ("MsPacman-ram-v0", "classic", ["=MsPacman-ram-v0", "use ms_pacman"]),
+        ("pong", "modern", ["=modern", "classic or machado"]),
+        ("pong", "none", ["=none", "classic or machado"]),
+        ("CartPole-v1", "modern", ["=modern", "classic or machado"]),
+        ("Pendulum-v1", "classic", ["=Pendulum-v1", "Box(-2.0, 2.0", "Discrete(n)"]),
+        ("ContinuousCounter-v0", "classic", ["=ContinuousCounter-v0", "Discrete(n)"]),
         ("ShiftedCounter-v0", "classic", ["start=1", "from 0"]),
-        ("FrozenLake-v1", "classic", ["'FrozenLake-v1'", "Discrete(16)", "only Box"]),
-        ("LunarLander-v2", "classic", ["'LunarLander-v2'", "LunarLander-v3"]),
-        ("no_such_module:Env-v0", "classic", ["'no_such_module:Env-v0'", "missing", "no_such_module"]),
+        ("FrozenLake-v1", "classic", ["=FrozenLake-v1", "Discrete(16)", "only Box"]),
+        ("LunarLander-v2", "classic", ["=LunarLander-v2", "LunarLander-v3"]),
+        ("no_such_module:Env-v0", "classic", ["=no_such_module:Env-v0", "missing", "no_such_module"]),
     ],
 )
 def test_bad_input_ends_in_one_clear_line(id, protocol, words):
@@ -386,13 +386,13 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "Box2D", None)
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
-    with pytest.raises(UserError, match=r"'LunarLander-v3'.*pip install \"async-dqn\[box2d\]\""):
+    with pytest.raises(UserError, match=r"--env=LunarLander-v3.*pip install \"async-dqn\[box2d\]\""):
         environments.resolve("LunarLander-v3", "classic")
 
 
 def test_a_missing_rom_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=r"'pong' has no ROM .*pong\.bin"):
+    with pytest.raises(UserError, match=r"--env=pong: has no ROM .*pong\.bin"):
         environments.resolve("pong", "classic")
 
 

@@ -1,5 +1,6 @@
 """Tests of async_dqn.__main__: what each command takes, and how bad input ends."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,7 +28,7 @@ def _calm(monkeypatch, tmp_path):
     def started(*args, **kwargs):
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr(command_line, "quiet_stderr", lambda: None)
+    monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr("async_dqn.roles.local.run_local", started)
     monkeypatch.setattr("async_dqn.run_directory.RunDirectory.create", started)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -129,9 +130,7 @@ def test_every_training_command_refuses_bad_flags(capsys, monkeypatch, tmp_path,
         (["export"], ["--logdir=FOLDER"]),
         (["export", "--logdir=none"], ["--logdir=", "none", "no config.json"]),
     ],
-    ids=lambda value: (
-        " ".join(value)[:60].replace("\n", " ") if value and value[0] in command_line.COMMANDS else ""
-    ),
+    ids=lambda value: " ".join(value)[:60].replace("\n", " ") if value and value[0] in command_line.COMMANDS else "",
 )
 def test_bad_input_is_refused_with_one_line(capsys, arguments, words):
     line = _refusal(capsys, *arguments)
@@ -173,9 +172,7 @@ def test_a_taken_port_is_refused(capsys, tmp_path, command):
         spec = {"ps": ["127.0.0.1:1", "127.0.0.1:2"], "worker": ["127.0.0.1:3", "127.0.0.1:4"]}
         spec[command][0] = f"127.0.0.1:{port}"
         (tmp_path / "spec.json").write_text(json.dumps(spec))
-        line = _refusal(
-            capsys, command, CARTPOLE, "--cluster_spec=spec.json", "--task_index=0", "--logdir=run"
-        )
+        line = _refusal(capsys, command, CARTPOLE, "--cluster_spec=spec.json", "--task_index=0", "--logdir=run")
     assert f"127.0.0.1:{port}" in line and "taken" in line
 
 
@@ -280,9 +277,7 @@ def test_an_unexpected_error_is_one_line_and_exit_code_1(capsys, monkeypatch):
     monkeypatch.setitem(command_line.COMMANDS, "baseline", broken)
     assert command_line.main(["baseline"]) == 1
     line = capsys.readouterr().err
-    assert re.fullmatch(
-        r"async-dqn: ZeroDivisionError at .*test_main.py:\d+: two lines \(--verbose.*\)\n", line
-    )
+    assert re.fullmatch(r"async-dqn: ZeroDivisionError at .*test_main.py:\d+: two lines \(--verbose.*\)\n", line)
     with pytest.raises(ZeroDivisionError):
         command_line.main(["baseline", "--verbose"])
 
@@ -294,9 +289,7 @@ _FLAG = st.one_of(
         st.sampled_from([field.name for field in dataclasses.fields(Config) if field.name != "env"]),
         st.one_of(st.integers().map(str), st.floats().map(str), st.booleans().map(str), st.text(max_size=8)),
     ),
-    st.sampled_from(
-        ["--resume", "--help", "--nodouble", "--task_index=0", "--cluster_spec=/dev/null", "--", "-", ""]
-    ),
+    st.sampled_from(["--resume", "--help", "--nodouble", "--task_index=0", "--cluster_spec=/dev/null", "--", "-", ""]),
     st.text(max_size=12),
 )
 

@@ -172,8 +172,7 @@ def test_steps_given_back_by_a_claim_can_be_claimed_in_the_same_breath(given_bac
     assert (now, counters.claimed_steps) == (granted, 20 - given_back + granted)
 
 
-@pytest.mark.xfail(strict=True, reason="what a claim gives back it is granted again, stopped or not")
-def test_bug_a_stopped_run_takes_steps_back_and_grants_none():
+def test_a_stopped_run_takes_steps_back_and_grants_none():
     store = make_store(total_steps=20)
     store.claim_steps(20, Counters())
     store.add_counts(Counters(stopped=1))

@@ -87,8 +87,7 @@ def test_a_file_in_the_way_is_named(tmp_path, resume):
     assert "is a file; give a folder" in refusal(RunDirectory(tmp_path / "run"), resume=resume)
 
 
-@pytest.mark.xfail(strict=True, reason="only the folder itself is looked at, not those above it")
-def test_bug_a_file_in_place_of_a_folder_above_is_named(tmp_path):
+def test_a_file_in_place_of_a_folder_above_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     assert f"{tmp_path / 'file'} is a file" in refusal(RunDirectory(tmp_path / "file" / "run"), resume=False)
 

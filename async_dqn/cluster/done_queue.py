@@ -39,7 +39,7 @@ def _signal(target: str, config: tf.compat.v1.ConfigProto, task_index: int, ps: 
     """Never returns where the ps is dead: opening a session has no deadline that TensorFlow keeps to."""
     alone = tf.compat.v1.ConfigProto.FromString(config.SerializeToString())
     # Only the ps that is spoken to, so that a dead one does not keep the living ones from hearing.
-    alone.device_filters[:] = [f"/job:ps/task:{ps}", f"/job:worker/task:{task_index}"]
+    alone.device_filters[:] = [f"/job:ps/task:{ps}", *(f for f in config.device_filters if f != "/job:ps")]
     with tf.Graph().as_default() as graph:
         enqueue = _queue(ps, num_workers).enqueue(task_index)
         with tf.compat.v1.Session(target, graph=graph, config=alone) as session:

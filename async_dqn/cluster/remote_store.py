@@ -257,8 +257,11 @@ class RemoteParameterStore:
         self.add_counts(Counters(target_refreshes=1))
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        if wanted and counts.claimed_steps:  # what is given back comes first, and may be granted again
+            self.add_counts(counts)
+            counts = Counters()
         counted = self._count(counts._replace(claimed_steps=wanted + counts.claimed_steps))
-        return counted.granted - counts.claimed_steps, counted.after
+        return max(counted.granted, 0), counted.after
 
     def add_counts(self, counts: Counters) -> Counters:
         return self.claim_steps(0, counts)[1]

@@ -112,9 +112,7 @@ def finished(request, tmp_path_factory):
     run = RunDirectory(folder / "run")
     sizes = [f"--num_ps={num_ps}", f"--num_workers={num_workers}"]
     with commands(folder) as start:
-        local = start(
-            "local", "local", *SMALL, f"--total_steps={TOTAL}", *sizes, *flags, f"--logdir={run.path}"
-        )
+        local = start("local", "local", *SMALL, f"--total_steps={TOTAL}", *sizes, *flags, f"--logdir={run.path}")
         assert local.wait(RUN) == 0, local.out + local.err
         _assert_nothing_left(run)
     return run, num_ps, num_workers, flags, local
@@ -192,9 +190,7 @@ def test_an_interrupted_run_saves_and_goes_on_with_another_number_of_ps(tmp_path
         assert newest.number == summary["env_steps"] >= 1_000
 
         budget = newest.number + 1_001
-        resumed = start(
-            "resumed", "local", "--resume", f"--logdir={run.path}", "--num_ps=1", f"--total_steps={budget}"
-        )
+        resumed = start("resumed", "local", "--resume", f"--logdir={run.path}", "--num_ps=1", f"--total_steps={budget}")
         assert resumed.wait(RUN) == 0, resumed.out + resumed.err
         _assert_nothing_left(run)
     after = _summary(run)

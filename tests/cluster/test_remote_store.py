@@ -14,9 +14,7 @@ BUDGET = 1_003
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with store_cluster(
-        tmp_path_factory.mktemp("store"), num_ps=2, num_workers=2, total_steps=BUDGET
-    ) as cluster:
+    with store_cluster(tmp_path_factory.mktemp("store"), num_ps=2, num_workers=2, total_steps=BUDGET) as cluster:
         yield cluster
 
 
@@ -98,9 +96,7 @@ def test_pushes_equal_those_to_a_local_store(opened, optimizer):
     client, other = opened(optimizer)
     local = LocalParameterStore(P, getattr(optimizers, optimizer)(), BUDGET)
     local.initialize(np.arange(P, dtype=np.float32))
-    pushes = [
-        (update, 0.1 / number, Counters(updates=1)) for number, update in enumerate(_updates(4, 20), start=1)
-    ]
+    pushes = [(update, 0.1 / number, Counters(updates=1)) for number, update in enumerate(_updates(4, 20), start=1)]
     client("each", "push", pushes)
     for push in pushes:
         local.push(*push)
@@ -195,9 +191,7 @@ def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_
         another.open("adam", P)
         restored = another.clients[0]
         assert restored("is_initialized") is False
-        with pytest.raises(
-            RuntimeError, match="RunError: worker 0, the chief, has not initialised .* within 0 s"
-        ):
+        with pytest.raises(RuntimeError, match="RunError: worker 0, the chief, has not initialised .* within 0 s"):
             restored("wait_until_initialized", 0.2)
 
         restored("restore", saved)
