@@ -37,5 +37,5 @@ setup(
         "box2d": ["gymnasium[box2d]>=1.1"],
         "dev": ["hypothesis", "mypy", "packaging", "pytest", "pytest-timeout", "ruff", "setuptools>=77"],
     },
-    entry_points={"console_scripts": ["async-dqn=async_dqn.__main__:main"]},
+    entry_points={"console_scripts": ["async-dqn=async_dqn.__main__:run"]},
 )

@@ -321,5 +321,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def run() -> None:
+    """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

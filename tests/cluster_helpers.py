@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from async_dqn.cluster.spec import ClusterSpec, is_port_free
+from async_dqn.cluster.spec import ClusterSpec, is_port_free, wait_until_reachable
 
 START = 60.0  # seconds that a process may take to import TensorFlow and to be ready, on a busy machine
 
@@ -153,6 +154,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     stores: list[RemoteParameterStore] = []
 
     def open_store(optimizer: str, num_parameters: int) -> None:
+        assert wait_until_reachable(spec.ps, START, lambda: False) == []
         stores[:] = [
             RemoteParameterStore(
                 spec=spec,
@@ -167,6 +169,18 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                 warn=print,
             )
         ]
+
+    def lose_next_step(arrives: bool) -> None:
+        """The next step never comes back, whether it was made on the parameter servers or not."""
+        store, session = stores[0], stores[0]._session
+
+        class LosingSession:
+            def run(self, *arguments: Any) -> None:
+                if arrives:
+                    session.run(*arguments)
+                threading.Event().wait()
+
+        store._session, store._patience = LosingSession(), 2.0
 
     def each(method: str, arguments: list[tuple]) -> list[Any]:
         return [getattr(stores[0], method)(*argument) for argument in arguments]
@@ -202,7 +216,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
             with tf.compat.v1.Session(target, graph=graph, config=config) as session:
                 return int(session.run(size))
 
-    own = [open_store, each, each_at_once, wait_until_initialized, devices, signal_done, num_unheard]
+    own = [open_store, lose_next_step, each, each_at_once, wait_until_initialized, devices, signal_done, num_unheard]
     methods = {function.__name__: function for function in own}
     connection.send((True, None))
     while (order := connection.recv()) is not None:

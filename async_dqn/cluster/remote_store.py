@@ -192,7 +192,7 @@ class RemoteParameterStore:
             except tf.errors.FailedPreconditionError as error:
                 raise RunError("a parameter server was restarted and has lost its variables") from error
             except concurrent.futures.TimeoutError as error:
-                # Seen about once in 70,000 steps: TensorFlow's runtime loses one, and neither its own deadline nor a
+                # Seen once, after some 70,000 steps: TensorFlow's runtime loses one, and neither its own deadline nor a
                 # cancellation brings it back. The session is left behind and another one goes on.
                 self._warn(f"a step was lost between this worker and the parameter servers ({self._patience:.0f} s)")
                 self._session, self._calls = self._open_session(), Background("parameter-calls")

@@ -68,7 +68,7 @@ def test_every_ps_holds_one_shard_of_every_vector(opened):
         assert [size for _, size in shards] == [4, 3], name
         for k, (device, _) in enumerate(shards):
             assert f"/job:ps/task:{k}" in device or f"/job:ps/replica:0/task:{k}" in device, name
-    assert "task:0" in devices["counters_0"][0]
+    assert "task:0" in devices["ledger_0"][0]
     assert all("/job:ps" in device for device, _ in devices.values())
 
 
@@ -201,3 +201,21 @@ def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_
         restored("push", *push)
         client("push", *push)
         np.testing.assert_allclose(restored("pull").online, client("pull").online, rtol=0, atol=1e-6)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_a_lost_step_is_noticed_and_counted_once(opened, arrives):
+    first, second = opened("add")
+    first("lose_next_step", arrives)
+    granted, counters = first("claim_steps", 5, Counters(env_steps=2))
+    assert (granted, counters.claimed_steps, counters.env_steps) == (5, 5, 2)
+    first("lose_next_step", arrives)
+    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=4))
+    online, counters = second("pull")
+    assert (counters.updates, counters.minibatches) == (1, 4)
+    assert before.claimed_steps == 5
+    # The update itself is not sent twice, so the one that never arrived is gone.
+    np.testing.assert_array_equal(online, np.arange(P) + (1 if arrives else 0))
+    first("lose_next_step", arrives)
+    np.testing.assert_array_equal(first("pull").online, online)
