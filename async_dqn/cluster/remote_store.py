@@ -135,7 +135,7 @@ class RemoteParameterStore:
         initial_slots = [self._optimizer.initial_slots(size) for size in self._sizes]
         self._online, self._target = variables("online", shards), variables("target", shards)
         slots = {name: variables(name, [shard[name] for shard in initial_slots]) for name in initial_slots[0]}
-        self._slots = [{name: variables[k] for name, variables in slots.items()} for k in range(spec.num_ps)]
+        self._slots = [{name: one_per_ps[k] for name, one_per_ps in slots.items()} for k in range(spec.num_ps)]
         (ledger,) = variables("ledger", [np.zeros((1 + spec.num_workers, len(Counters._fields)), np.int64)])
 
         self._learning_rate = placeholder(tf.float32, [])

@@ -23,6 +23,7 @@ from async_dqn.run_directory import RunDirectory
 
 _END_DEADLINE = 10.0  # seconds between a signal and force
 _PS_GRACE = 3.0  # seconds in which a ps may end by itself once no worker runs
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may take a lock
 _PR_SET_PDEATHSIG = 1
 
 
@@ -97,7 +98,7 @@ def _start(job: str, index: int, common: Sequence[str], logs: Path) -> Task:
 def _die_with_parent() -> None:
     """Linux: a process of the cluster gets SIGTERM when its launcher dies, however it dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _watch(
