@@ -11,6 +11,7 @@ from async_dqn.errors import UserError
 AGENTS = ("dqn",)
 PROTOCOLS = ("classic", "machado")
 NETWORKS = ("auto", "nature", "nips", "mlp")
+EXPLORATIONS = ("shared", "ape_x")
 OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
 
 
@@ -60,6 +61,11 @@ class Config:
         200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1
     )
     warmup_steps: int = _setting(10_000, "Agent steps before training, over all workers.", minimum=1)
+    exploration: str = _setting(
+        "shared",
+        "shared: one falling epsilon for all; ape_x: a constant one for each worker, 0.4 ** (1 + 7 i / (N - 1)).",
+        choices=EXPLORATIONS,
+    )
     epsilon_start: float = _setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
     epsilon_final: float = _setting(0.01, "Exploration at the end.", minimum=0, maximum=1)
     epsilon_steps: int = _setting(100_000, "Agent steps over which exploration falls, after warm-up.", minimum=1)

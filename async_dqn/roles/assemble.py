@@ -13,6 +13,7 @@ from async_dqn.errors import UserError
 from async_dqn.frame_stack import FrameStack
 from async_dqn.parameter_client import DeltaClient, GradientClient, ParameterClient
 from async_dqn.parameters import Layout, ParameterStore
+from async_dqn.policies import worker_epsilon
 
 
 class Problem(NamedTuple):
@@ -97,7 +98,18 @@ def initial_parameters(config: Config, problem: Problem) -> np.ndarray:
     return problem.layout.flatten(problem.network.init(np.random.default_rng(config.seed)))
 
 
-def make_agent(config: Config, problem: Problem, client: ParameterClient, *, seeds: np.random.SeedSequence) -> dqn.DQN:
+def make_epsilon(config: Config, worker: int) -> schedules.Schedule:
+    """One worker's exploration over global agent steps."""
+    if config.exploration == "ape_x":
+        return schedules.constant(worker_epsilon(0.4, worker, config.num_workers))
+    return schedules.linear(
+        config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
+    )
+
+
+def make_agent(
+    config: Config, problem: Problem, client: ParameterClient, *, worker: int, seeds: np.random.SeedSequence
+) -> dqn.DQN:
     """One worker's agent, with its share of replay and of warm-up."""
     spec = problem.spec
     return dqn.DQN(
@@ -114,9 +126,7 @@ def make_agent(config: Config, problem: Problem, client: ParameterClient, *, see
             discount=config.discount,
         ),
         frame_stack=FrameStack(config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype),
-        epsilon=schedules.linear(
-            config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
-        ),
+        epsilon=make_epsilon(config, worker),
         gradient=dqn.make_gradient(
             problem.network, problem.layout, double=config.double, max_norm=config.max_gradient_norm
         ),

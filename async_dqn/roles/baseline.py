@@ -37,7 +37,7 @@ def run_baseline(
     client = assemble.make_client(config, store, overlap=False)
     client.start()
     agent_seeds, environment_seed = assemble.make_seeds(config, 0, client.env_steps)
-    agent = assemble.make_agent(config, problem, client, seeds=agent_seeds)
+    agent = assemble.make_agent(config, problem, client, worker=0, seeds=agent_seeds)
     if restored:
         agent.restore(restored.agent_arrays, restored.values["agent"])
     chief = Chief(

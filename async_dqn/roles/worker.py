@@ -66,7 +66,7 @@ def run_worker(
         client = assemble.make_client(config, store, overlap=config.overlap)
         client.start()
         agent_seeds, environment_seed = assemble.make_seeds(config, task_index, client.env_steps)
-        agent = assemble.make_agent(config, problem, client, seeds=agent_seeds)
+        agent = assemble.make_agent(config, problem, client, worker=task_index, seeds=agent_seeds)
         if restored:
             agent.restore(restored.agent_arrays, restored.values["agent"])
         chief = None
