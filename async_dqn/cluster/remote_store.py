@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.background import Background
-from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.errors import RunError
 from async_dqn.optimizers import Optimizer
 from async_dqn.parameters import Counters, EpisodeReport, Pulled, check_state
@@ -100,7 +100,7 @@ class RemoteParameterStore:
         self._optimizer = optimizer
         self._deadline = deadline
         self._patience = min(_PATIENCE, deadline)
-        self._addresses = ", ".join(spec.ps)
+        self._spec = spec
         self._sizes = shard_sizes(num_parameters, spec.num_ps)
         self._bounds = np.cumsum([0, *self._sizes])
         self._graph = tf.Graph()
@@ -182,21 +182,31 @@ class RemoteParameterStore:
                 self._assign[var.op.name] = (value, var.assign(value, read_value=False))
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        """Runs one step. Raises RunError where a ps is gone, TimeoutError where the step was lost on the way."""
+        """Runs one step. Raises RunError where a ps has lost its variables, TimeoutError where the step was lost.
+
+        TensorFlow's runtime loses one now and then, as a call that never came back, which neither a deadline of its
+        had, or a connection that breaks between two living processes. Both were seen.
+        """
         with self._lock:
             call = self._calls.submit(self._session.run, fetches, feed)
             try:
                 return call.result(self._patience)
-            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
-                raise RunError(f"a parameter server of {self._addresses} has ended") from error
             except tf.errors.FailedPreconditionError as error:
                 raise RunError("a parameter server was restarted and has lost its variables") from error
             except concurrent.futures.TimeoutError as error:
-                # Seen once, after some 70,000 steps: TensorFlow's runtime loses one, and neither its own deadline nor a
-                # cancellation brings it back. The session is left behind and another one goes on.
-                self._warn(f"a step was lost between this worker and the parameter servers ({self._patience:.0f} s)")
-                self._session, self._calls = self._open_session(), Background("parameter-calls")
+                self._replace_session(f"no answer within {self._patience:.0f} s")
                 raise TimeoutError from error
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+                self._replace_session(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}")
+                raise TimeoutError from error
+
+    def _replace_session(self, reason: str) -> None:
+        """Leaves the session behind and goes on with another one. Raises RunError where a ps is gone."""
+        missing = wait_until_reachable(self._spec.ps, 0.0, lambda: False)
+        if missing:
+            raise RunError(f"the parameter server at {', '.join(missing)} has ended ({reason})")
+        self._warn(f"a step was lost between this worker and the parameter servers ({reason}); going on without it")
+        self._session, self._calls = self._open_session(), Background("parameter-calls")
 
     def _run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step that may be repeated, until it is through or the deadline has passed."""
@@ -206,7 +216,7 @@ class RemoteParameterStore:
                 return self._run(fetches, feed)
             except TimeoutError as error:
                 if time.monotonic() > end:
-                    text = f"no answer from parameter servers {self._addresses} within {self._deadline:.0f} s"
+                    text = f"no answer from parameter servers {', '.join(self._spec.ps)} within {self._deadline:.0f} s"
                     raise RunError(text) from error
 
     def _count(self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None) -> _Counted:
