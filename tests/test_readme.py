@@ -34,7 +34,7 @@ def result_row(name: str, label: str) -> str:
         label,
         f"{summary['solved_at_steps']:,}",
         f"{summary['solved_at_seconds'] / 60:.1f} min",
-        f"{summary['steps_per_second']:.0f}",
+        f"{summary['env_steps'] / summary['wall_seconds']:.0f}",
         f"{summary['minibatches'] / summary['wall_seconds']:.0f}",
         f"{summary['staleness_mean']:.1f}",
         f"{evaluation['mean']:.1f} +- {evaluation['std']:.1f}",

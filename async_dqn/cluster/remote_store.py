@@ -184,8 +184,8 @@ class RemoteParameterStore:
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step. Raises RunError where a ps has lost its variables, TimeoutError where the step was lost.
 
-        TensorFlow's runtime loses one now and then, as a call that never came back, which neither a deadline of its
-        had, or a connection that breaks between two living processes. Both were seen.
+        TensorFlow's runtime loses one now and then: one was seen that never came back, whatever deadline it had, and
+        one that failed as if a living ps had ended.
         """
         with self._lock:
             call = self._calls.submit(self._session.run, fetches, feed)

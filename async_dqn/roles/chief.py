@@ -80,7 +80,6 @@ class Chief:
             self._num_episodes = restored["num_episodes"]
             self._offset = restored["wall_seconds"]
         counters = store.add_counts(Counters())
-        self._first = counters
         self._rates = RateTracker(counters)
         self._refreshed_at = counters.minibatches
         self._next_log = self._started + config.log_period
@@ -161,8 +160,7 @@ class Chief:
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
         """What summary.json says."""
-        wall = self.wall_seconds
-        here = max(wall - self._offset, 1e-9)
+        wall = max(self.wall_seconds, 1e-9)
         solved_at = self._tracker.solved_at or (None, None)
         return {
             "env_steps": counters.env_steps,
@@ -171,8 +169,8 @@ class Chief:
             "minibatches": counters.minibatches,
             "episodes": self._num_episodes,
             "wall_seconds": round(wall, 3),
-            "steps_per_second": round((counters.env_steps - self._first.env_steps) / here, 3),
-            "updates_per_second": round((counters.updates - self._first.updates) / here, 3),
+            "steps_per_second": round(counters.env_steps / wall, 3),
+            "updates_per_second": round(counters.updates / wall, 3),
             "mean_return_100": _number(self._tracker.mean),
             "best_mean_return_100": _number(self._tracker.best),
             "solved_at_seconds": solved_at[0],
