@@ -137,7 +137,7 @@ def train_cartpole(seed, **settings):
     client = assemble.make_client(config, store, overlap=False)
     client.start()
     agent_seeds, env_seed = assemble.make_seeds(config, 0, 0)
-    agent = assemble.make_agent(config, problem, client, seeds=agent_seeds)
+    agent = assemble.make_agent(config, problem, client, worker=0, seeds=agent_seeds)
     env = environments.make_vector_env(problem.spec, config.envs_per_worker, env_seed, 1)
     for _ in run_loop(agent, env, client, claim=16):
         pass

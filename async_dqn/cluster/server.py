@@ -13,12 +13,12 @@ def session_config(
 
     GPU options belong here, because a server takes its memory before any session is opened. No server needs a card of
     its own all the same: a ps never touches one, and a worker computes its gradients on the eager side. Device filters
-    keep a session from waiting for, or dying with, the other workers.
+    keep a worker's session from waiting for, or dying with, the other workers, and a ps's from any other process.
     """
     return tf.compat.v1.ConfigProto(
         device_count={"GPU": 0},
         gpu_options=gpu_options,
-        device_filters=["/job:ps", f"/job:{job}/task:{task_index}"],
+        device_filters=[*(["/job:ps"] if job == "worker" else []), f"/job:{job}/task:{task_index}"],
         intra_op_parallelism_threads=num_threads,
         inter_op_parallelism_threads=2,
     )
