@@ -37,10 +37,10 @@ def progress_line(row: Mapping[str, Any], total_steps: int) -> str:
 class Progress:
     """Shows the newest line: rewritten in place on a terminal, one every `plain_period` seconds elsewhere."""
 
-    def __init__(self, stream: TextIO = sys.stdout, plain_period: float = 30.0):
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None, plain_period: float = 30.0):
+        self._stream = stream or sys.stdout
         self._plain_period = plain_period
-        self._in_place = stream.isatty()
+        self._in_place = self._stream.isatty()
         self._shown_at = -math.inf
         self._width = 0
 

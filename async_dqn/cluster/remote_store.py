@@ -23,6 +23,14 @@ from async_dqn.parameters import Counters, EpisodeReport, Pulled, check_state
 
 _COUNTER = {name: index for index, name in enumerate(Counters._fields)}
 _MAX_QUEUED_EPISODES = 1_000_000
+_CONNECTION_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
 _PATIENCE = 15.0  # seconds after which a step counts as lost
 
 
@@ -196,7 +204,7 @@ class RemoteParameterStore:
             except concurrent.futures.TimeoutError as error:
                 self._replace_session(f"no answer within {self._patience:.0f} s")
                 raise TimeoutError from error
-            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+            except _CONNECTION_ERRORS as error:
                 self._replace_session(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}")
                 raise TimeoutError from error
 
