@@ -281,8 +281,10 @@ def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
         return f"async-dqn {name}: {COMMANDS[name].help}\n\n{values.main_module_help() or values.get_help()}"
     try:
         leftover = values([f"async-dqn {name}", *rest])[1:]
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
         raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
+    if values.logdir == "":
+        raise UserError("--logdir= is empty; give a folder, or leave the flag out")
     if leftover:
         raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")
     return COMMANDS[name], values

@@ -158,8 +158,9 @@ def _check(field: dataclasses.Field, value: Any) -> None:
     low, high = metadata["minimum"], metadata["maximum"]
     endless = value == float("inf") and field.default != value
     if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
-        upper = f" and at most {high:g}" if high is not None else ""
-        raise UserError(f"{flag}: must be a number of at least {low if low is not None else '-inf'}{upper}")
+        bounds = [("at least", low), ("at most", high)]
+        allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        raise UserError(f"{flag}: must be a number, {allowed or 'not nan'}")
 
 
 _ATARI_FAST = {

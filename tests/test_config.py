@@ -89,7 +89,7 @@ def assert_refused(words, make):
         ("envs_per_worker", 1025, ["--envs_per_worker=1025", "at least 1 and at most 1024"]),
         ("discount", 1.01, ["--discount=1.01", "at least 0 and at most 1"]),
         ("discount", float("nan"), ["--discount=nan", "must be a number"]),
-        ("stop_at_return", float("nan"), ["--stop_at_return=nan", "must be a number"]),
+        ("stop_at_return", float("nan"), ["--stop_at_return=nan", "not nan"]),
         ("learning_rate", -0.1, ["--learning_rate=-0.1", "at least 0"]),
         ("epsilon_final", 2.0, ["--epsilon_final=2.0", "at most 1"]),
         ("num_ps", 0, ["--num_ps=0", "at least 1 and at most 64"]),
