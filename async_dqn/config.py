@@ -160,7 +160,7 @@ def _check(field: dataclasses.Field, value: Any) -> None:
     if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
         bounds = [("at least", low), ("at most", high)]
         allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-        raise UserError(f"{flag}: must be a number, {allowed or 'not nan'}")
+        raise UserError(f"{flag}: must be a number{f' of {allowed}' if allowed else ', not nan'}")
 
 
 _ATARI_FAST = {
