@@ -12,9 +12,10 @@ from typing import Any
 from absl import flags
 
 from async_dqn import devices
-from async_dqn.cluster.spec import ClusterSpec, check_port
+from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.config import PRESETS, Config, make_config
 from async_dqn.errors import RunError, UserError
+from async_dqn.progress import Progress
 from async_dqn.quiet import quiet_stderr
 from async_dqn.run_directory import RunDirectory, default_logdir
 
@@ -78,10 +79,10 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A sub-command: what it does, which flags it takes, and the function (flag values) -> exit code."""
+    """A sub-command: what it does, which flags it takes, and the function (flag values, arguments) -> exit code."""
 
     help: str
-    run: Callable[[flags.FlagValues], int]
+    run: Callable[[flags.FlagValues, Sequence[str]], int]
     trains: bool = False
     joins_cluster: bool = False
     options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
@@ -117,9 +118,11 @@ def _make_config(values: flags.FlagValues, forced: dict[str, Any]) -> Config:
     return make_config(preset, explicit)
 
 
-def _run_directory(values: flags.FlagValues, config: Config) -> RunDirectory:
+def _run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:
+    """The run directory, checked. A chief that comes back may rejoin the live cluster of a run without --resume."""
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
-    run.check(resume=values.resume)
+    is_live = may_rejoin is not None and not wait_until_reachable(may_rejoin.ps, 0.0, lambda: False)
+    run.check(resume=values.resume or (is_live and run.run_id() is not None))
     return run
 
 
@@ -142,7 +145,8 @@ def _cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]
     return spec, index
 
 
-def _baseline(values: flags.FlagValues) -> int:
+def _baseline(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
     config = _make_config(values, {"num_workers": 1, "num_ps": 1})
     run = _run_directory(values, config)
     devices.hide_gpus(devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ)))
@@ -157,28 +161,60 @@ def _baseline(values: flags.FlagValues) -> int:
     return code
 
 
-def _local(values: flags.FlagValues) -> int:
+def _local(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
     config = _make_config(values, {})
+    _check_max_restarts(values)
     run = _run_directory(values, config)
     devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ))
     from async_dqn.roles import assemble, local
 
     problem = assemble.make_problem(config)
     print(assemble.check_replay_memory(config, problem, config.num_workers), flush=True)
-    settings = [f"--{name}={value}" for name, value in config.to_dict().items()]
-    code = local.run_local(config, run, settings, resume=values.resume, should_stop=_signals())
+    code = local.run_local(
+        config,
+        run,
+        [f"--{name}={value}" for name, value in config.to_dict().items()],
+        resume=values.resume,
+        max_restarts=values.max_restarts,
+        private_network=values.private_network,
+        should_stop=_signals(),
+    )
     print(_how_to_watch(run), flush=True)
     return code
 
 
-def _worker(values: flags.FlagValues) -> int:
+def _check_max_restarts(values: flags.FlagValues) -> None:
+    if not 0 <= values.max_restarts <= 1_000:
+        raise UserError(f"--max_restarts={values.max_restarts}: must be 0 to 1000")
+
+
+def _supervise(
+    name: str, config: Config, run: RunDirectory | None, values: flags.FlagValues, arguments: Sequence[str]
+) -> int:
+    """Runs this same command in a process of its own, which is started again when it fails or freezes."""
+    from async_dqn.roles.supervisor import Task, supervise
+
+    def command(restarts: int) -> list[str]:
+        resume = ["--resume"] if restarts and run is not None and run.config.exists() else []
+        return [sys.executable, "-m", "async_dqn", *arguments, "--max_restarts=0", *resume]
+
+    task = Task(name, command, max_restarts=values.max_restarts, lease=config.lease, say=Progress().say)
+    return supervise(task, _signals())
+
+
+def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     spec, index = _cluster_task(values, "worker")
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    _check_max_restarts(values)
     if index == 0:
-        run = _run_directory(values, config)
+        run = _run_directory(values, config, may_rejoin=spec)
     else:
         run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
-    devices.hide_gpus(devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ)))
+    card = devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ))
+    if values.max_restarts:
+        return _supervise(f"worker {index}", config, run if index == 0 else None, values, arguments)
+    devices.hide_gpus(card)
     from async_dqn.roles import assemble, worker
 
     problem = assemble.make_problem(config)
@@ -188,13 +224,27 @@ def _worker(values: flags.FlagValues) -> int:
     return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())
 
 
-def _ps(values: flags.FlagValues) -> int:
+def _ps(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     spec, index = _cluster_task(values, "ps")
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    _check_max_restarts(values)
+    if values.max_restarts:
+        return _supervise(f"ps {index}", config, None, values, arguments)
     devices.hide_gpus(None)
     from async_dqn.roles import ps
 
     return ps.run_ps(config, spec, index, should_stop=_signals())
+
+
+def _doctor(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
+    spec = ClusterSpec.load(values.cluster_spec) if values.cluster_spec is not None else None
+    forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
+    config = _make_config(values, forced)
+    from async_dqn.roles import doctor
+
+    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    return doctor.run_doctor(config, spec, run, resume=values.resume)
 
 
 def _existing_run(values: flags.FlagValues) -> RunDirectory:
@@ -203,7 +253,8 @@ def _existing_run(values: flags.FlagValues) -> RunDirectory:
     return RunDirectory(values.logdir)
 
 
-def _evaluate(values: flags.FlagValues) -> int:
+def _evaluate(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
     run = _existing_run(values)
     if values.games < 1:
         raise UserError(f"--games={values.games}: must be at least 1")
@@ -216,7 +267,8 @@ def _evaluate(values: flags.FlagValues) -> int:
     return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, video=values.video)
 
 
-def _export(values: flags.FlagValues) -> int:
+def _export(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
     run = _existing_run(values)
     config = run.read_config()
     devices.hide_gpus(None)
@@ -240,11 +292,44 @@ def _how_to_watch(run: RunDirectory) -> str:
 
 
 _TEXT: flags.ArgumentParser = flags.ArgumentParser()
+_RESTARTS = "Start {} again at most so often when it fails or freezes."
 COMMANDS = {
-    "local": Command("Train on a cluster of processes on this machine.", _local, trains=True),
+    "local": Command(
+        "Train on a cluster of processes on this machine.",
+        _local,
+        trains=True,
+        options=(
+            ("max_restarts", _Whole(), 3, _RESTARTS.format("each process")),
+            (
+                "private_network",
+                flags.EnumParser(["auto", "always", "never"]),
+                "auto",
+                "Run in a network namespace, so that only this run's processes reach its ports: auto (where possible), "
+                "always, never.",
+            ),
+        ),
+    ),
     "baseline": Command("Train in a single process.", _baseline, trains=True),
-    "worker": Command("Be one worker of a cluster.", _worker, trains=True, joins_cluster=True),
-    "ps": Command("Be one parameter server of a cluster.", _ps, trains=True, joins_cluster=True),
+    "worker": Command(
+        "Be one worker of a cluster.",
+        _worker,
+        trains=True,
+        joins_cluster=True,
+        options=(("max_restarts", _Whole(), 0, _RESTARTS.format("it")),),
+    ),
+    "ps": Command(
+        "Be one parameter server of a cluster.",
+        _ps,
+        trains=True,
+        joins_cluster=True,
+        options=(("max_restarts", _Whole(), 0, _RESTARTS.format("it")),),
+    ),
+    "doctor": Command(
+        "Check whether this machine, or this host of a cluster, can run what is asked of it.",
+        _doctor,
+        trains=True,
+        options=(("cluster_spec", _TEXT, None, "JSON file with the addresses of all ps and workers."),),
+    ),
     "evaluate": Command(
         "Play greedy games with a trained agent.",
         _evaluate,
@@ -293,15 +378,16 @@ def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 finished, 1 failed while running, 2 bad arguments, 130 interrupted."""
     verbose = False
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+        parsed = _parse(arguments)
         if isinstance(parsed, str):
             print(parsed)
             return 0
         command, values = parsed
         verbose = values.verbose
         with contextlib.nullcontext() if verbose else quiet_stderr():
-            return command.run(values)
+            return command.run(values, arguments)
     except (UserError, RunError) as error:
         print(f"async-dqn: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1

@@ -95,6 +95,14 @@ class Config:
     overlap: bool = _setting(True, "Make trips to the parameter servers in a thread beside the computation.")
     locked: bool = _setting(False, "Parameter servers lock while they apply a gradient; false: Hogwild.")
 
+    # What is not let through.
+    max_staleness: int = _setting(
+        0, "Drop an update if more than so many others came in since its pull; 0: never.", minimum=0
+    )
+    max_nonfinite: int = _setting(
+        10, "Minibatches in a row with a loss, gradient or update that is not finite, at which the run ends.", minimum=1
+    )
+
     # The cluster and its machines.
     num_ps: int = _setting(1, "Parameter servers (command `local`).", minimum=1, maximum=64)
     num_workers: int = _setting(2, "Workers (command `local`).", minimum=1, maximum=512)
@@ -108,12 +116,21 @@ class Config:
         0.0, "Share of a GPU's memory that one worker takes; 0: no fixed share.", minimum=0, maximum=1
     )
     gpu_memory_growth: bool = _setting(True, "Take GPU memory as it is needed (without a fixed share).")
-    ps_deadline: float = _setting(60.0, "Seconds a parameter server may take to answer.", minimum=1, maximum=86_400)
+    ps_deadline: float = _setting(
+        60.0, "Seconds a parameter server may take to answer, or to come back.", minimum=1, maximum=86_400
+    )
+    lease: float = _setting(
+        30.0, "Seconds without a sign of life after which a worker counts as lost.", minimum=2, maximum=86_400
+    )
+    start_deadline: float = _setting(
+        600.0, "Seconds that a worker may take to come at all.", minimum=1, maximum=86_400 * 30
+    )
 
     # What is written.
     log_period: float = _setting(2.0, "Seconds between two rows of metrics.", minimum=0.1)
     checkpoint_period: float = _setting(120.0, "Seconds between two checkpoints.", minimum=1)
     keep_checkpoints: int = _setting(3, "Newest checkpoints kept.", minimum=1)
+    checkpoint_replay: bool = _setting(True, "Keep each worker's replay on disk too, to go on with.")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -1,4 +1,4 @@
-"""Errors whose message is all that a user needs to see."""
+"""Errors whose message is all that a user needs to see, and the one that a run can recover from."""
 
 
 class UserError(Exception):
@@ -10,3 +10,11 @@ class UserError(Exception):
 
 class RunError(Exception):
     """A run that cannot go on: ends the command with this one line and exit code 1."""
+
+
+class RunFailed(RunError):
+    """An error that the whole run must end with, as starting this process again would not help."""
+
+
+class Outage(Exception):
+    """A parameter server is out of reach or has lost what it held. It may come back: see `roles.worker`."""

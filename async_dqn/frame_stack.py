@@ -54,3 +54,10 @@ class FrameStack:
         stacked[:, -1] = observation
         self._stacked = stacked
         return stacked
+
+    def restore(self, stacked: np.ndarray) -> np.ndarray:
+        """Go on from what `push` returned once; gives it back. Raises ValueError where its shape or type differs."""
+        if stacked.shape != self._stacked.shape or stacked.dtype != self._stacked.dtype:
+            raise ValueError(f"stacked {stacked.shape} {stacked.dtype} must be {self._stacked.shape}")
+        self._stacked = stacked
+        return stacked

@@ -2,9 +2,11 @@
 
 import collections
 import csv
+import itertools
 import math
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,24 @@ EPISODE_FIELDS = ("time", "worker", "env_steps", "episode_return", "length")
 
 
 class CsvWriter:
-    """Appends rows of the given fields to a CSV file, whole lines at a time."""
+    """Appends rows of the given fields to a CSV file, whole lines at a time.
+
+    A last line that a crash cut short is removed first. A file with other fields, as another version writes them, is
+    moved aside, to NAME.1.csv.
+    """
 
     def __init__(self, path: Path, fields: Iterable[str]):
+        fields = list(fields)
         path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists() or not path.stat().st_size
-        self._file = open(path, "a", newline="", buffering=1)  # noqa: SIM115 closed by close()
-        self._writer = csv.DictWriter(self._file, list(fields), lineterminator="\n")
-        if is_new:
+        lines = _whole_lines(path)
+        if path.exists():
+            os.truncate(path, sum(map(len, lines)))
+        if lines and _cells(lines[0]) != fields:
+            path.rename(_free_name(path))
+            lines = []
+        self._file = open(path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115 closed by close()
+        self._writer = csv.DictWriter(self._file, fields, lineterminator="\n")
+        if not lines:
             self._writer.writeheader()
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -35,9 +47,60 @@ class CsvWriter:
         self._file.close()
 
 
+def rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file that have all cells; none where there is no file."""
+    lines = _whole_lines(path)
+    return [row for row in _parse(lines) if row is not None]
+
+
+def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
+    """Cuts a CSV file off before its first row that is not to be kept, and what a crash left of a last line.
+
+    Lines that are not whole rows go with those around them. Gives the number of rows cut off; 0 without a file.
+    """
+    lines = _whole_lines(path)
+    parsed = _parse(lines)
+    first = next((index for index, row in enumerate(parsed) if row is not None and not keep(row)), len(parsed))
+    if path.exists():
+        os.truncate(path, sum(map(len, lines[: 1 + first])))
+    return sum(row is not None for row in parsed[first:])
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file with their ends, without a last one that has none; each holds one row."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [line + b"\n" for line in content.split(b"\n")[:-1]]
+
+
+def _parse(lines: Sequence[bytes]) -> list[dict[str, str] | None]:
+    """One row for every line after the header, None for lines that hold something else."""
+    if not lines:
+        return []
+    fields = _cells(lines[0])
+    cells = map(_cells, lines[1:])
+    return [dict(zip(fields, row, strict=True)) if row and len(row) == len(fields) else None for row in cells]
+
+
+def _cells(line: bytes) -> list[str]:
+    try:
+        return next(csv.reader([line.decode(errors="replace")]), [])
+    except csv.Error:
+        return []
+
+
+def _free_name(path: Path) -> Path:
+    names = (path.with_name(f"{path.stem}.{count}{path.suffix}") for count in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def _cell(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else f"{value:.6g}"
+    if isinstance(value, str):
+        return " ".join(value.splitlines())  # one line is one row
     return value
 
 

@@ -1,35 +1,21 @@
-"""A worker's own copy of the network, and its trips to the parameter store.
+"""A worker's own copy of the network, and what it owes the parameter store.
 
-The agent computes on `online` and `target` and hands every gradient to `consume`; when to push and to pull, and how a
-trip overlaps with computation, is decided here and nowhere else.
+The agent computes on `online` and `target` and hands every gradient to `consume`. Here are what all clients share, and
+the client of a store in the same process; those that make trips to parameter servers are in `trips`.
 """
 
-import sys
-import time
 from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.background import Background
-from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Pulled, advance
+from async_dqn.errors import RunFailed
+from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore, ParameterStore
 from async_dqn.schedules import Schedule
 
 
-class _Trip(NamedTuple):
-    """What came back; None where a push, a pull or a target was not this trip's turn."""
-
-    counters: Counters  # after this worker's own counts came in
-    before_push: Counters | None
-    pulled: Pulled | None
-    target: np.ndarray | None
-
-
 class ParameterClient:
-    """What both kinds of client share: the local copy, the counts, and one trip at a time in a thread of its own.
+    """What all clients share: the local copy and the counts.
 
     Attributes:
       online, target: variables [P] that the agent computes with.
@@ -37,30 +23,34 @@ class ParameterClient:
       stalenesses: of this worker's own updates, since the caller last emptied the list.
       seconds_waited: time the agent stood still for a trip.
       own_minibatches: computed by this worker.
+
+    Args:
+      max_nonfinite: minibatches in a row with a loss or gradient that is not finite, at which `RunFailed` is raised.
     """
 
-    def __init__(self, store: ParameterStore, learning_rate: Schedule, *, overlap: bool):
-        self.online = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
-        self.target = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
+    def __init__(
+        self,
+        store: ParameterStore,
+        learning_rate: Schedule,
+        *,
+        online: tf.Variable,
+        target: tf.Variable,
+        max_nonfinite: int,
+    ):
+        self.online, self.target = online, target
         self.counters = Counters()
         self.stalenesses: list[int] = []
         self.seconds_waited = 0.0
         self.own_minibatches = 0
         self._store = store
         self._learning_rate = learning_rate
+        self._max_nonfinite = max_nonfinite
+        self._nonfinite_in_a_row = 0
         self._unreported = Counters()
-        self._target_version = -1
-        self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
-        self._background = Background("parameter-trips") if overlap else None
-        self._trip: Future | None = None
-        self._on_the_way = Counters()  # reported by the trip under way
-        self._trip_computed_on = 0  # updates in the pull that the update under way was computed on
 
     def start(self) -> None:
         """Takes the first copy of both networks."""
-        self._target_version = self._store.add_counts(Counters()).target_refreshes
-        self.target.assign(self._store.pull_target())
-        self._take_in(self._store.pull())
+        raise NotImplementedError
 
     def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """Takes one minibatch's gradient [P]. TensorFlow code, called inside the agent's `tf.function`."""
@@ -69,6 +59,27 @@ class ParameterClient:
     def after_minibatch(self) -> None:
         """Counts the minibatch, and makes the trip that is due."""
         raise NotImplementedError
+
+    def reject_minibatch(self) -> None:
+        """Counts a minibatch whose loss or gradient was not finite, and that was not consumed."""
+        self.count(minibatches=1)
+        self.own_minibatches += 1
+        self.reject_update()
+
+    def reject_update(self) -> None:
+        """Counts what was not finite and so was not applied.
+
+        Raises:
+          RunFailed: it is one too many in a row.
+        """
+        self.count(nonfinite=1)
+        self._nonfinite_in_a_row += 1
+        if self._nonfinite_in_a_row >= self._max_nonfinite:
+            raise RunFailed(
+                f"{self._nonfinite_in_a_row} minibatches in a row gave a loss, gradient or update that is not finite, "
+                "and none of them was applied; a lower --learning_rate or a --max_gradient_norm may help, and --resume "
+                "goes on from the last checkpoint"
+            )
 
     def finish(self) -> None:
         """Pushes what is left, reports all counts and ends the thread."""
@@ -88,7 +99,12 @@ class ParameterClient:
     @property
     def env_steps(self) -> int:
         """Agent steps of all workers, as far as known here."""
-        return self.counters.env_steps + self._on_the_way.env_steps + self._unreported.env_steps
+        return self.counters.env_steps + self._unreported.env_steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers together have taken all steps of the budget, or the run was stopped."""
+        return bool(self.counters.stopped) or self.counters.env_steps >= self._store.total_steps
 
     def count(self, **counts: int) -> None:
         """Adds to what the next trip or claim reports."""
@@ -101,7 +117,7 @@ class ParameterClient:
         self.own_minibatches += 1
 
     def claim_steps(self, wanted: int) -> int:
-        """Takes up to `wanted` agent steps out of the global budget; 0: the run is over."""
+        """Takes up to `wanted` agent steps out of the budget; 0: all of it is claimed, for the moment."""
         granted, counters = self._store.claim_steps(wanted, self._take_unreported())
         self._hear(counters)
         return granted
@@ -118,191 +134,29 @@ class ParameterClient:
         """Takes in counters, which may arrive out of order: none of them ever falls."""
         self.counters = Counters(*map(max, self.counters, counters))
 
-    def _take_in(self, pulled: Pulled) -> None:
-        self._hear(pulled.counters)
-        self._pulled_updates = pulled.counters.updates
-        self._adopt(pulled.online)
 
-    def _adopt(self, pulled: np.ndarray) -> None:
-        """Makes pulled parameters the local ones."""
-        self.online.assign(pulled)
+class LocalClient(ParameterClient):
+    """The client of a store in this process: computes on the store's own variables, so that nothing is ever copied."""
 
-    def _start_trip(self, update: np.ndarray | None, computed_on: int, *, pull: bool) -> None:
-        self._finish_trip()
-        self._trip_computed_on = computed_on
-        rate, version = self.current_learning_rate(), self._target_version
-        self._on_the_way = self._take_unreported()._replace(updates=int(update is not None))
-        arguments = (update, rate, self._on_the_way, pull, version)
-        if self._background:
-            self._trip = self._background.submit(self._make_trip, *arguments)
-        else:
-            self._arrive(self._make_trip(*arguments))
-
-    def _make_trip(self, update: np.ndarray | None, rate: float, counts: Counters, pull: bool, version: int) -> _Trip:
-        before = None
-        if update is not None:
-            before = self._store.push(update, rate, counts)
-            after = advance(before, counts, sys.maxsize)
-        else:
-            after = self._store.add_counts(counts)
-        pulled = self._store.pull() if pull else None
-        refreshed = pulled is not None and pulled.counters.target_refreshes != version
-        return _Trip(after, before, pulled, self._store.pull_target() if refreshed else None)
-
-    def _finish_trip(self, *, wait: bool = True) -> None:
-        """Takes in the trip under way: once it is back, or if it is back already."""
-        if self._trip is None or not (wait or self._trip.done()):
-            return
-        begin = time.perf_counter()
-        trip, self._trip = self._trip.result(), None
-        self.seconds_waited += time.perf_counter() - begin
-        self._arrive(trip)
-
-    def _arrive(self, trip: _Trip) -> None:
-        self._hear(trip.counters)
-        self._on_the_way = Counters()
-        if trip.before_push is not None:
-            staleness = trip.before_push.updates - self._trip_computed_on
-            self.stalenesses.append(staleness)
-            self.count(staleness_sum=staleness)
-            maximum = max(staleness, self._unreported.staleness_max)
-            self._unreported = self._unreported._replace(staleness_max=maximum)
-        if trip.pulled is not None:
-            self._take_in(trip.pulled)
-            if trip.target is not None:
-                self.target.assign(trip.target)
-                self._target_version = trip.pulled.counters.target_refreshes
-
-    def _close(self) -> None:
-        self._finish_trip()
-        self._hear(self._store.add_counts(self._take_unreported()))
-        if self._background:
-            self._background.close()
-
-
-class GradientClient(ParameterClient):
-    """Pushes gradients: the optimizer is the store's.
-
-    Gradients of `push_period` minibatches are summed into one push (n_push of Dean et al. 2012, n_fetch being
-    `pull_period`, in minibatches too).
-    """
-
-    def __init__(
-        self,
-        store: ParameterStore,
-        learning_rate: Schedule,
-        *,
-        push_period: int,
-        pull_period: int,
-        overlap: bool,
-    ):
-        super().__init__(store, learning_rate, overlap=overlap)
-        self._gradient = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
-        self._push_period, self._pull_period = push_period, pull_period
-        self._since_push = self._since_pull = 0
-        self._computed_on = 0
-
-    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        del learning_rate  # it is the store that steps
-        self._gradient.assign_add(gradient)
-
-    def after_minibatch(self) -> None:
-        if self._since_push == 0:
-            self._computed_on = self._pulled_updates
-        self._count_minibatch()
-        self._since_push += 1
-        self._since_pull += 1
-        self._finish_trip(wait=False)
-        push, pull = self._since_push >= self._push_period, self._since_pull >= self._pull_period
-        if push or pull:
-            self._start_trip(self._take_gradient() if push else None, self._computed_on, pull=pull)
-            self._since_pull = 0 if pull else self._since_pull
-
-    def _take_gradient(self) -> np.ndarray:
-        gradient = self._gradient.numpy()
-        self._gradient.assign(tf.zeros_like(self._gradient))
-        self._since_push = 0
-        return gradient
-
-    def finish(self) -> None:
-        if self._since_push:
-            self._start_trip(self._take_gradient(), self._computed_on, pull=False)
-        self._close()
-
-
-class DeltaClient(ParameterClient):
-    """Steps its own copy with its own optimizer, and pushes how far it got every `local_steps` minibatches (Downpour).
-
-    While a trip is under way the copy goes on from where it was. What comes back holds this worker's last delta and
-    everyone else's, so only the difference to the old base is added, and no step is lost or counted twice.
-    """
-
-    def __init__(
-        self,
-        store: ParameterStore,
-        learning_rate: Schedule,
-        *,
-        optimizer: Optimizer,
-        local_steps: int,
-        overlap: bool,
-    ):
-        super().__init__(store, learning_rate, overlap=overlap)
-        self._optimizer = optimizer
-        self._base = tf.Variable(tf.zeros(store.num_parameters), trainable=False)
-        self._slots = {
-            name: tf.Variable(value, trainable=False)
-            for name, value in optimizer.initial_slots(store.num_parameters).items()
-        }
-        self._local_steps = local_steps
-        self._since_push = 0
-        self._computed_on = 0
-        signature = tf.TensorSpec([store.num_parameters])
-
-        @tf.function(input_signature=[signature])
-        def rebase(pulled: tf.Tensor) -> None:
-            self.online.assign_add(pulled - self._base)
-            self._base.assign(pulled)
-
-        @tf.function(input_signature=[])
-        def take_delta() -> tf.Tensor:
-            delta = self.online - self._base
-            self._base.assign(self.online)
-            return delta
-
-        self._rebase, self._take_delta = rebase, take_delta
+    def __init__(self, store: LocalParameterStore, learning_rate: Schedule, *, max_nonfinite: int):
+        super().__init__(store, learning_rate, online=store.online, target=store.target, max_nonfinite=max_nonfinite)
+        self._apply = store.apply
 
     def start(self) -> None:
-        super().start()
-        self._base.assign(self.online)
+        self._report()
 
     def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        self._optimizer.apply(self.online, self._slots, gradient, learning_rate)
+        self._apply(gradient, learning_rate)
 
     def after_minibatch(self) -> None:
-        if self._since_push == 0:
-            self._computed_on = self._pulled_updates
         self._count_minibatch()
-        self._since_push += 1
-        self._finish_trip(wait=False)
-        if self._since_push >= self._local_steps:
-            self._push(pull=True)
-
-    def _push(self, *, pull: bool) -> None:
-        self._finish_trip()  # first: a base must not move between delta and trip
-        computed_on, self._since_push = self._computed_on, 0
-        self._start_trip(self._take_delta().numpy(), computed_on, pull=pull)
-
-    def _adopt(self, pulled: np.ndarray) -> None:
-        self._rebase(pulled)
-
-    def slots(self) -> dict[str, np.ndarray]:
-        return {name: slot.numpy() for name, slot in self._slots.items()}
-
-    def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
-        for name, slot in self._slots.items():
-            slot.assign(slots[name])
+        self._nonfinite_in_a_row = 0
+        self.count(updates=1)
+        self.stalenesses.append(0)
+        self._report()
 
     def finish(self) -> None:
-        if self._since_push:
-            self._push(pull=False)
-        self._close()
+        self._report()
+
+    def _report(self) -> None:
+        self._hear(self._store.add_counts(self._take_unreported()))

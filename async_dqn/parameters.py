@@ -8,6 +8,7 @@ import collections
 import math
 import threading
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,18 +42,30 @@ class Layout:
 
 
 class Counters(NamedTuple):
-    """What all workers together have done. As an argument: what to add (`staleness_max`: to take the maximum with)."""
+    """What all workers together have done.
+
+    As an argument: what to add (`staleness_max` and `stopped`: what to take the maximum with).
+    """
 
     claimed_steps: int = 0  # agent steps handed out to workers
     env_steps: int = 0  # agent steps taken
     minibatches: int = 0
     updates: int = 0  # gradients, or accumulated deltas, applied
+    dropped: int = 0  # updates that were too stale to be applied
+    nonfinite: int = 0  # minibatches, or deltas, that were not finite and so never applied
     staleness_sum: int = 0  # over all updates
     staleness_max: int = 0
     episodes: int = 0
     target_refreshes: int = 0
-    stopped: int = 0  # not 0: everyone ends now
-    workers_done: int = 0
+    stopped: int = 0  # not 0: everyone ends now, for the `Stop` that it is
+
+
+class Stop(IntEnum):
+    """Why a run is ended before its budget is spent; of several, the highest counts."""
+
+    SOLVED = 1
+    INTERRUPTED = 2
+    FAILED = 3
 
 
 class Pulled(NamedTuple):
@@ -72,10 +85,22 @@ class EpisodeReport(NamedTuple):
     time: float  # seconds since the epoch
 
 
+class WorkerStatus(NamedTuple):
+    """One worker as the store knows it."""
+
+    state: str
+    starts: int  # processes that have been this worker
+    counters: Counters  # its own, since the store was last set
+
+
 class ParameterStore(Protocol):
-    """The global network as a worker sees it. Every method may be called from any thread."""
+    """The global network as a worker sees it. Every method may be called from any thread.
+
+    Any of them may raise `Outage` where the network is out of reach or lost.
+    """
 
     num_parameters: int
+    total_steps: int  # the budget
 
     def initialize(self, online: np.ndarray) -> None:
         """Sets online and target to [P], slots and counters to their start. The chief's, once a run."""
@@ -86,8 +111,12 @@ class ParameterStore(Protocol):
     def pull_target(self) -> np.ndarray:
         """The target parameters [P]."""
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
-        """Applies one update [P] with the store's optimizer and adds `counts`; gives the counters before."""
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        """Applies one update [P] with the store's optimizer and adds `counts`; gives the counters before.
+
+        Args:
+          computed_on: `updates` in the pull that the update was computed on. A store may drop what is too stale.
+        """
 
     def refresh_target(self) -> None:
         """Copies online to target and counts a refresh."""
@@ -107,6 +136,9 @@ class ParameterStore(Protocol):
     def take_episodes(self) -> list[EpisodeReport]:
         """The games reported since the last call. The chief's."""
 
+    def check(self) -> list[WorkerStatus]:
+        """Makes sure that everything is still there (else Outage); gives how the workers stand."""
+
     def state(self) -> dict[str, np.ndarray]:
         """Everything to save: online, target, slots, counters. The same whatever the number of shards."""
 
@@ -121,6 +153,7 @@ def advance(counters: Counters, counts: Counters, budget: int) -> Counters:
     return added._replace(
         claimed_steps=min(added.claimed_steps, ceiling),
         staleness_max=max(counters.staleness_max, counts.staleness_max),
+        stopped=max(counters.stopped, counts.stopped),
     )
 
 
@@ -139,14 +172,19 @@ def check_state(state: Mapping[str, np.ndarray], num_parameters: int, optimizer:
 
 
 class LocalParameterStore:
-    """The store of the single-process baseline: the same vector in this process's memory."""
+    """The store of the single-process baseline: the same vector in this process's memory.
+
+    Attributes:
+      online, target: its variables [P], which a `LocalClient` computes on.
+      apply: the function (update [P], learning rate) that steps `online`.
+    """
 
     def __init__(self, num_parameters: int, optimizer: Optimizer, total_steps: int):
         self.num_parameters = num_parameters
+        self.total_steps = total_steps
         self._optimizer = optimizer
-        self._budget = total_steps
-        self._online = tf.Variable(tf.zeros(num_parameters))
-        self._target = tf.Variable(tf.zeros(num_parameters))
+        self.online = tf.Variable(tf.zeros(num_parameters))
+        self.target = tf.Variable(tf.zeros(num_parameters))
         self._slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(num_parameters).items()}
         self._counters = Counters()
         self._episodes: collections.deque[EpisodeReport] = collections.deque()
@@ -154,9 +192,9 @@ class LocalParameterStore:
 
         @tf.function(input_signature=[tf.TensorSpec([num_parameters]), tf.TensorSpec([])])
         def apply(update: tf.Tensor, learning_rate: tf.Tensor) -> None:
-            optimizer.apply(self._online, self._slots, update, learning_rate)
+            optimizer.apply(self.online, self._slots, update, learning_rate)
 
-        self._apply = apply
+        self.apply = apply
 
     def initialize(self, online: np.ndarray) -> None:
         slots = self._optimizer.initial_slots(self.num_parameters)
@@ -165,27 +203,28 @@ class LocalParameterStore:
 
     def pull(self) -> Pulled:
         with self._lock:
-            return Pulled(self._online.numpy(), self._counters)
+            return Pulled(self.online.numpy(), self._counters)
 
     def pull_target(self) -> np.ndarray:
-        return self._target.numpy()
+        return self.target.numpy()
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        del computed_on  # one process cannot be late
         with self._lock:
             before = self._counters
-            self._apply(update, tf.constant(learning_rate, tf.float32))
-            self._counters = advance(before, counts, self._budget)
+            self.apply(update, tf.constant(learning_rate, tf.float32))
+            self._counters = advance(before, counts, self.total_steps)
             return before
 
     def refresh_target(self) -> None:
         with self._lock:
-            self._target.assign(self._online)
+            self.target.assign(self.online)
             self.add_counts(Counters(target_refreshes=1))
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         with self._lock:
-            before = self._counters = advance(self._counters, counts, self._budget)
-            self._counters = advance(before, Counters(claimed_steps=wanted), self._budget)
+            before = self._counters = advance(self._counters, counts, self.total_steps)
+            self._counters = advance(before, Counters(claimed_steps=wanted), self.total_steps)
             return self._counters.claimed_steps - before.claimed_steps, self._counters
 
     def add_counts(self, counts: Counters) -> Counters:
@@ -197,21 +236,24 @@ class LocalParameterStore:
     def take_episodes(self) -> list[EpisodeReport]:
         return [self._episodes.popleft() for _ in range(len(self._episodes))]
 
+    def check(self) -> list[WorkerStatus]:
+        return [WorkerStatus("active", 1, self._counters)]
+
     def state(self) -> dict[str, np.ndarray]:
         with self._lock:
             slots = {f"slot/{name}": slot.numpy() for name, slot in self._slots.items()}
             counters = np.array(self._counters, np.int64)
             return {
-                "online": self._online.numpy(),
-                "target": self._target.numpy(),
+                "online": self.online.numpy(),
+                "target": self.target.numpy(),
                 "counters": counters,
             } | slots
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.num_parameters, self._optimizer)
         with self._lock:
-            self._online.assign(state["online"])
-            self._target.assign(state["target"])
+            self.online.assign(state["online"])
+            self.target.assign(state["target"])
             for name, slot in self._slots.items():
                 slot.assign(state[f"slot/{name}"])
             self._counters = Counters(*map(int, state["counters"]))

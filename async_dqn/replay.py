@@ -1,7 +1,6 @@
 """Replay: one ring of single observations per environment; stacks and n-step returns are built on read."""
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +10,8 @@ from async_dqn.errors import UserError
 from async_dqn.types import Transition
 
 
-class _Slots(NamedTuple):
-    """One slot per observation, in the order of time; allocated as [N, C, ...], read as [N * C, ...]."""
+class Slots(NamedTuple):
+    """One slot per observation, in the order of time; a ring's are allocated as [N, C, ...], read as [N * C, ...]."""
 
     observation: np.ndarray
     action: np.ndarray
@@ -71,23 +70,21 @@ class Replay:
             raise ValueError(f"num_envs {num_envs} and n_step {n_step} must be at least 1, stack {stack} in 1 ... 255")
         if not 0 <= discount <= 1:
             raise ValueError(f"discount {discount} must be in [0, 1]")
-        self._size = capacity // num_envs  # C
-        if self._size <= stack + n_step + 1:
+        self.slots_per_env = capacity // num_envs  # C
+        if self.slots_per_env <= stack + n_step + 1:
             raise ValueError(
-                f"capacity {capacity} gives {self._size} slots to each of {num_envs} environments; "
+                f"capacity {capacity} gives {self.slots_per_env} slots to each of {num_envs} environments; "
                 f"stack {stack} and n_step {n_step} need at least {stack + n_step + 2} each, "
                 f"so a capacity of {num_envs * (stack + n_step + 2)}"
             )
-        self._num_envs, self._stack, self._n_step = num_envs, stack, n_step
-        self._settings = dict(
-            num_envs=num_envs, slots_per_env=self._size, stack=stack, n_step=n_step, discount=discount
-        )
+        self.num_envs, self.stack, self._n_step = num_envs, stack, n_step
+        self.observation_shape, self.observation_dtype = tuple(observation_shape), np.dtype(observation_dtype)
         # Zeros, because the system commits their memory only as the ring fills.
-        self._slots = _Slots(
-            np.zeros((num_envs, self._size, *observation_shape), observation_dtype),
-            **{name: np.zeros((num_envs, self._size), dtype) for name, dtype in _FIELD_DTYPES.items()},
+        self._slots = Slots(
+            np.zeros((num_envs, self.slots_per_env, *observation_shape), observation_dtype),
+            **{name: np.zeros((num_envs, self.slots_per_env), dtype) for name, dtype in _FIELD_DTYPES.items()},
         )
-        self._flat = _Slots(*(array.reshape(-1, *array.shape[2:]) for array in self._slots))
+        self._flat = Slots(*(array.reshape(-1, *array.shape[2:]) for array in self._slots))
         self._cursors = _Cursors(**{name: np.zeros(num_envs, d) for name, d in _CURSOR_DTYPES.items()})
         self._envs = np.arange(num_envs)
         self._back = np.arange(stack)[::-1]  # oldest frame first
@@ -123,12 +120,14 @@ class Replay:
         if envs.size:
             self._append(envs, next_observation[envs], 0, 0, False, False, last=True)
 
-    def truncate(self) -> None:
-        """End every unfinished episode at its newest observation, whose action is forgotten.
+    def truncate(self, envs: np.ndarray | None = None) -> None:
+        """End every unfinished episode, or those of `envs`, at its newest observation, whose action is forgotten.
 
         For environments that start afresh, as after a restore: what they show next follows from nothing.
+        It changes the newest two slots; nothing else ever changes a slot until it is overwritten.
         """
-        envs = np.flatnonzero(self._cursors.added)
+        envs = self._envs if envs is None else envs
+        envs = envs[self._cursors.added[envs] > 0]
         newest = self._position(envs, self._cursors.added[envs] - 1)
         unfinished = ~self._flat.last[newest]
         envs, newest = envs[unfinished], newest[unfinished]
@@ -143,7 +142,7 @@ class Replay:
     def make_batch(self, batch_size: int) -> Transition:
         """Buffers for `sample(..., out=)`, which spare it the allocation of two large arrays a minibatch."""
         observations = self._slots.observation
-        shape = (batch_size, self._stack, *observations.shape[2:])
+        shape = (batch_size, self.stack, *observations.shape[2:])
         return Transition(
             s_tm1=np.empty(shape, observations.dtype),
             a_tm1=np.empty(batch_size, np.int32),
@@ -167,20 +166,20 @@ class Replay:
         Raises:
             ValueError: if there is no valid start.
         """
-        filled = np.minimum(self._cursors.added, self._size)  # [N]
+        filled = np.minimum(self._cursors.added, self.slots_per_env)  # [N]
         ends = np.cumsum(filled)
         starts = np.empty((2, 0), np.int64)  # rows: environment, index
         while starts.shape[1] < batch_size:
             # A few more than are missing make a second round rare; the first accepted ones are used.
             missing = batch_size - starts.shape[1]
             draw = rng.integers(max(ends[-1], 1), size=missing + missing // 8 + 4)
-            env = np.minimum(np.searchsorted(ends, draw, side="right"), self._num_envs - 1)
+            env = np.minimum(np.searchsorted(ends, draw, side="right"), self.num_envs - 1)
             index = draw - ends[env] + self._cursors.added[env]
             valid = self._is_valid(env, index)
             if not valid.any() and not self.num_valid():
                 raise ValueError(
                     f"cannot sample {batch_size}: none of {ends[-1]} slots is a valid start "
-                    f"with stack {self._stack} and n_step {self._n_step}"
+                    f"with stack {self.stack} and n_step {self._n_step}"
                 )
             starts = np.concatenate([starts, np.stack([env, index])[:, valid]], axis=1)
         env, index = starts[:, :batch_size]
@@ -206,14 +205,14 @@ class Replay:
     def num_valid(self) -> int:
         """Number of valid starts: the slots that are not `last`, less those at the edges that lack a part."""
         added = self._cursors.added[:, None]
-        oldest = np.maximum(added - self._size, 0)
-        head = oldest + np.arange(self._stack - 1)
+        oldest = np.maximum(added - self.slots_per_env, 0)
+        head = oldest + np.arange(self.stack - 1)
         tail = added - self._n_step + self._ahead
         index = np.concatenate([head, tail], axis=1)  # [N, S - 1 + n]
         at_edge = np.concatenate([head < added - self._n_step, tail >= oldest], axis=1)  # each slot once
         env = np.broadcast_to(self._envs[:, None], index.shape)
         lacking = at_edge & ~self._flat.last[self._position(env, index)] & ~self._is_valid(env, index)
-        filled = np.minimum(self._cursors.added, self._size)
+        filled = np.minimum(self._cursors.added, self.slots_per_env)
         return int((filled - self._cursors.num_last).sum() - lacking.sum())
 
     __len__ = num_valid
@@ -228,47 +227,69 @@ class Replay:
         chosen = exists & self._is_valid(env, index)
         return env[chosen], index[chosen]
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Settings, cursors and the filled part of the ring; no array needs pickle.
+    @property
+    def added(self) -> np.ndarray:
+        """Slots written since the beginning, by environment [N]; those that are still there end with added - 1."""
+        return self._cursors.added.copy()
 
-        The slots are views, as copies would double the memory in use: save them before the next `add`.
+    @property
+    def num_slots(self) -> int:
+        """Slots now in the rings, of all environments together."""
+        return int(np.minimum(self._cursors.added, self.slots_per_env).sum())
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot."""
+        return sum(array[:1].nbytes for array in self._flat)
+
+    def read(self, first: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, Slots]:
+        """Copy out the slots first ... stop - 1 [N] of every environment, all of which must be there.
+
+        Returns:
+            Where each range ends [N], which is one later than asked where that would part the end of an episode
+            from its final observation; and the slots of one environment after the other, [M, ...].
         """
-        width = min(int(self._cursors.added.max()), self._size)
-        slots = {name: array[:, :width] for name, array in self._slots._asdict().items()}
-        cursors = {name: array.copy() for name, array in self._cursors._asdict().items()}
-        settings = {name: np.array(value) for name, value in self._settings.items()}
-        return {**settings, **cursors, **slots}
+        stop = stop + self._flat.ended[self._position(self._envs, stop - 1)]
+        ranges = enumerate(zip(first, stop, strict=True))
+        position = np.concatenate([self._position(env, np.arange(*bounds)) for env, bounds in ranges])
+        return stop, Slots(*(array[position] for array in self._flat))
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over a `state()`; what is sampled and added from then on is the same as there.
+    def clear(self) -> None:
+        """Forget everything."""
+        for cursor in self._cursors:
+            cursor[:] = 0
+        self._slots.last[:] = False  # `num_last` counts what is overwritten
 
-        Raises:
-            ValueError: naming what differs or is missing. The replay is then unchanged.
+    def begin_at(self, env: int, index: int, age: int) -> None:
+        """Have an empty ring begin with this slot number and age, as if all before had been overwritten.
+
+        Until `extend` has filled the ring, or unless the number is 0, it holds slots that never were.
         """
-        missing = [name for name in (*self._settings, *_Cursors._fields, *_Slots._fields) if name not in state]
-        if missing:
-            raise ValueError(f"replay state lacks {', '.join(missing)}")
-        for name, expected in self._settings.items():
-            if not np.array_equal(state[name], expected):
-                raise ValueError(f"replay state has {name} {state[name]}, this replay has {expected}")
-        width = min(int(np.max(state["added"], initial=0)), self._size)
-        targets = self._cursors._asdict() | {n: a[:, :width] for n, a in self._slots._asdict().items()}
-        for name, target in targets.items():
-            found = state[name]
-            if found.shape != target.shape or found.dtype != target.dtype:
-                raise ValueError(
-                    f"replay state has {name} {found.shape} {found.dtype}, not {target.shape} {target.dtype}"
-                )
-        for name, target in targets.items():
-            target[...] = state[name]
-        self._slots.last[:, width:] = False  # `num_last` counts what is overwritten
+        self._cursors.added[env], self._cursors.next_age[env] = index, age
+
+    def extend(self, env: int, run: Slots) -> None:
+        """Append slots [M, ...] of one environment that follow each other, like M calls of `add`; ages are made anew.
+
+        The first one follows the newest slot of the ring, unless `truncate` was called.
+        """
+        index = np.arange(len(run.last))
+        begin = np.full(len(index), -int(self._cursors.next_age[env]))  # where the episode of each slot begins
+        begin[1:][run.last[:-1]] = index[1:][run.last[:-1]]
+        age = np.minimum(index - np.maximum.accumulate(begin), self.stack - 1).astype(np.uint8)
+        kept = index[-self.slots_per_env :]
+        position = self._position(env, self._cursors.added[env] + kept)
+        self._cursors.num_last[env] += run.last[kept].sum() - self._flat.last[position].sum()
+        for array, values in zip(self._flat, run._replace(age=age), strict=True):
+            array[position] = values[kept[0] :]
+        self._cursors.next_age[env] = 0 if run.last[-1] else min(int(age[-1]) + 1, self.stack - 1)
+        self._cursors.added[env] += len(index)
 
     def check_valid(self) -> None:
         """Assert every invariant; looks at the whole ring."""
         env, index, exists = self._all_slots()  # [N, C], oldest first
         terminated, ended, last, age = (array[self._position(env, index)] for array in self._flat[3:])
         both = exists[:, :-1]  # a slot and the one after it
-        following = np.where(last, 0, np.minimum(age + 1, self._stack - 1))  # the age of the next slot
+        following = np.where(last, 0, np.minimum(age + 1, self.stack - 1))  # the age of the next slot
 
         assert (self._cursors.num_last == self._slots.last.sum(axis=1)).all(), "num_last is wrong"
         assert not (exists & terminated & ~ended).any(), "a terminated slot has not ended"
@@ -283,7 +304,7 @@ class Replay:
     def _check_step(self, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray) -> None:
         """Refuse what NumPy would silently broadcast or round."""
         stored = self._slots.observation
-        expected = (self._num_envs, *stored.shape[2:])
+        expected = (self.num_envs, *stored.shape[2:])
         for array in (observation, next_observation):
             if array.shape != expected or not np.can_cast(array.dtype, stored.dtype, "same_kind"):
                 raise ValueError(f"observations {array.shape} {array.dtype} must be {expected} {stored.dtype}")
@@ -292,29 +313,29 @@ class Replay:
             raise ValueError(f"action, reward, terminated, truncated {shapes} must all be {expected[:1]}")
 
     def _append(self, envs: np.ndarray, *values: npt.ArrayLike, last: bool) -> None:
-        """Write one slot in each of `envs` [M]; `values` are the first fields of `_Slots`."""
+        """Write one slot in each of `envs` [M]; `values` are the first fields of `Slots`."""
         cursors, flat = self._cursors, self._flat
         position = self._position(envs, cursors.added[envs])
         cursors.num_last[envs] += int(last) - flat.last[position]
         for array, value in zip(flat, (*values, last, cursors.next_age[envs]), strict=True):
             array[position] = value
-        cursors.next_age[envs] = 0 if last else np.minimum(cursors.next_age[envs] + 1, self._stack - 1)
+        cursors.next_age[envs] = 0 if last else np.minimum(cursors.next_age[envs] + 1, self.stack - 1)
         cursors.added[envs] += 1
 
-    def _position(self, env: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def _position(self, env: np.ndarray | int, index: np.ndarray) -> np.ndarray:
         """Where slot `index` of `env` lies in the flat arrays."""
-        return env * self._size + index % self._size
+        return env * self.slots_per_env + index % self.slots_per_env
 
     def _all_slots(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """env, index and whether it was ever written, each [N, C], oldest first."""
-        index = self._cursors.added[:, None] - self._size + np.arange(self._size)
+        index = self._cursors.added[:, None] - self.slots_per_env + np.arange(self.slots_per_env)
         return np.broadcast_to(self._envs[:, None], index.shape), index, index >= 0
 
     def _is_valid(self, env: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Which slots, each in the ring, are valid starts."""
         added = self._cursors.added[env]
         position = self._position(env, index)
-        has_history = index - self._flat.age[position] >= added - self._size
+        has_history = index - self._flat.age[position] >= added - self.slots_per_env
         ahead = index[..., None] + self._ahead  # [..., n]
         ended = self._flat.ended[self._position(env[..., None], ahead)] & (ahead < added[..., None])
         has_future = (index + self._n_step < added) | ended.any(axis=-1)

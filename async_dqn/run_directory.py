@@ -5,13 +5,14 @@ import json
 import os
 import platform
 import re
+import secrets
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from async_dqn.checkpoints import write_atomically
+from async_dqn.checkpoints import one_line, read_regular, write_atomically
 from async_dqn.config import Config
 from async_dqn.errors import UserError
 
@@ -68,9 +69,30 @@ class RunDirectory:
         """Makes the folder, for this user's eyes only."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def write_config(self, config: Config) -> None:
+    def begin(self, config: Config, *, resume: bool) -> int:
+        """Writes config.json and gives the run's id: a new one, or on resuming the one that it has."""
+        known = self.run_id() if resume else None
+        run_id = known or secrets.randbits(62) | 1
+        self.write_config(config, run_id)
+        return run_id
+
+    def run_id(self) -> int | None:
+        """The id that config.json gives the run that lies here, if there is one."""
+        try:
+            return int(json.loads(read_regular(self.config))["run_id"])
+        except Exception:  # whatever json makes of content that may be anything
+            return None
+
+    def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
+        """The replays that one of `num_workers` takes over from workers that there are no longer."""
+        indices = [path.name.removeprefix("worker-") for path in self.path.glob("worker-*")]
+        orphans = sorted(int(index) for index in indices if index.isdigit() and int(index) >= num_workers)
+        return [self.worker(index) / "replay" for index in orphans if index % num_workers == worker]
+
+    def write_config(self, config: Config, run_id: int) -> None:
         """Writes config.json: every setting, and what is needed to tell where a result came from."""
         described = {
+            "run_id": run_id,
             "config": config.to_dict(),
             "versions": {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()},
             "host": {
@@ -86,13 +108,18 @@ class RunDirectory:
         write_atomically(self.config, json.dumps(described, indent=2).encode() + b"\n")
 
     def read_config(self) -> Config:
-        """The settings of the run that lies here. Raises UserError where there is none to be read."""
+        """The settings of the run that lies here. Raises UserError, in one line, where there is none to be read."""
         try:
-            return Config.from_dict(json.loads(self.config.read_text())["config"])
+            described = json.loads(read_regular(self.config))
+            if not isinstance(described, dict) or not isinstance(described.get("config"), dict):
+                raise ValueError('it holds no object "config"')
+            return Config.from_dict(described["config"])
         except FileNotFoundError as error:
             raise UserError(f"--logdir={self.path} holds no run (no config.json); give the folder of one") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.config} cannot be read: {error}") from error
+        except UserError as error:
+            raise UserError(f"{self.config}: {one_line(error)}") from error
+        except Exception as error:  # whatever json and the settings make of content that may be anything
+            raise UserError(f"{self.config} cannot be read: {one_line(error)}") from error
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""

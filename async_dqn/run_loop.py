@@ -1,5 +1,6 @@
 """The loop of an actor-learner: a generator of steps, which trackers consume."""
 
+import time
 from collections.abc import Generator
 from typing import NamedTuple, Protocol
 
@@ -9,11 +10,11 @@ from async_dqn.environments import VectorEnv
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.types import Episode, StepResult
 
+_WAIT = 0.02  # seconds between two questions whether others have given steps back
+
 
 class Agent(Protocol):
     """What the loop asks of an algorithm."""
-
-    def reset(self, observation: np.ndarray) -> None: ...
 
     def act(self) -> np.ndarray: ...
 
@@ -33,12 +34,18 @@ def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: in
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
-    environments, only the granted part of the last vector step counts, so that the budget is met exactly.
+    environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
+    of it is claimed but not yet taken, the rest is with others: the loop waits, as one of them may be lost and its
+    steps then be granted again.
     """
-    agent.reset(env.reset())
     granted = 0
     try:
-        while granted or (granted := client.claim_steps(claim * env.num_envs)):
+        while granted or not client.is_over:
+            if not granted and not (granted := client.claim_steps(claim * env.num_envs)):
+                if not client.is_over:
+                    time.sleep(_WAIT)
+                yield Tick(0, [])
+                continue
             num_steps = min(env.num_envs, granted)
             granted -= num_steps
             actions = agent.act()

@@ -11,4 +11,4 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-exec "$VENV/bin/async-dqn" ps "$@"
+exec "$VENV/bin/async-dqn" ps --max_restarts=3 "$@"

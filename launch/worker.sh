@@ -12,4 +12,4 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-exec "$VENV/bin/async-dqn" worker "$@"
+exec "$VENV/bin/async-dqn" worker --max_restarts=3 "$@"

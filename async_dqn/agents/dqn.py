@@ -4,7 +4,7 @@ The same agent is the single-process baseline and a worker of a cluster: which p
 gradients go, is its `ParameterClient`'s affair.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,12 @@ class DQN:
         acted_on = tf.TensorSpec([None, *batch_spec.s_t.shape[1:]], batch_spec.s_t.dtype)
 
         @tf.function(input_signature=[batch_spec, tf.TensorSpec([])])
-        def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tf.Tensor:
+        def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), batch)
-            client.consume(flat_gradient, learning_rate)
-            return loss
+            is_finite = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(flat_gradient))
+            if is_finite:
+                client.consume(flat_gradient, learning_rate)
+            return loss, is_finite
 
         @tf.function(input_signature=[acted_on])
         def q_values(stacked: tf.Tensor) -> tf.Tensor:
@@ -102,7 +104,8 @@ class DQN:
         self._learn_from, self._q_values = learn_from, q_values
 
     def reset(self, observation: np.ndarray) -> None:
-        """Begins with the first observations [N, ...] of all environments."""
+        """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""
+        self._replay.truncate()
         self._observation = observation
         self._stacked = self._frame_stack.reset(observation)
 
@@ -131,9 +134,13 @@ class DQN:
         while self._owed_steps >= self._train_period:
             self._owed_steps -= self._train_period
             batch = self._replay.sample(self._batch_size, self._rng, self._batch)
-            loss = self._learn_from(batch, tf.constant(self._client.current_learning_rate(), tf.float32))
-            self._losses.append(float(loss))
-            self._client.after_minibatch()
+            rate = tf.constant(self._client.current_learning_rate(), tf.float32)
+            loss, is_finite = self._learn_from(batch, rate)
+            if is_finite:
+                self._losses.append(float(loss))
+                self._client.after_minibatch()
+            else:
+                self._client.reject_minibatch()
 
     @property
     def is_warm(self) -> bool:
@@ -152,11 +159,32 @@ class DQN:
         return loss
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What a checkpoint keeps of this worker, replay aside: arrays, and plain values for JSON."""
-        return self._client.slots(), {"rng": self._rng.bit_generator.state, "owed_steps": self._owed_steps}
+        """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
+        arrays = {f"slot/{name}": value for name, value in self._client.slots().items()}
+        arrays |= {"observation": self._observation, "stacked": self._stacked}
+        return arrays, {
+            "rng": self._rng.bit_generator.state,
+            "owed_steps": self._owed_steps,
+            "has_learned": self._has_learned,
+        }
 
-    def restore(self, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
-        """Puts `state()` back."""
-        self._client.restore_slots(arrays)
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, in_episode: bool) -> None:
+        """Puts `state()` back.
+
+        Args:
+          in_episode: environments and replay stand exactly where they stood then, so that no `reset` follows.
+
+        Raises:
+          ValueError: it is the state of another agent.
+        """
+        slots = {name.removeprefix("slot/"): array for name, array in arrays.items() if name.startswith("slot/")}
+        expected = {name: value.shape for name, value in self._client.slots().items()}
+        if {name: value.shape for name, value in slots.items()} != expected:
+            raise ValueError("it holds the slots of another optimizer or network")
+        self._client.restore_slots(slots)
         self._rng.bit_generator.state = values["rng"]
         self._owed_steps = values["owed_steps"]
+        if in_episode:
+            self._has_learned = values["has_learned"]
+            self._observation = arrays["observation"]
+            self._stacked = self._frame_stack.restore(arrays["stacked"])

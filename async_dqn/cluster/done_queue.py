@@ -1,69 +1,56 @@
-"""Done-queues: how a parameter server learns that it may end.
+"""Done-queues: how a parameter server learns that it may end, and the workers that they should.
 
-`server.join()` never returns. So every ps hosts a shared queue, every worker puts its task index into all of them when
-it is done, and a ps ends once it has heard from every worker. Queues are shared by name in graph mode only.
+`server.join()` never returns. So every ps hosts a shared queue, into which each worker puts signs of life and, when it
+is done, how it ended; a ps ends once there is nobody left to wait for. A second queue goes the other way: a ps that is
+told to end puts a word into it that all workers read. Queues are shared by name in graph mode only, and need no
+initialisation: they are there as soon as a restarted ps is.
 """
 
-import concurrent.futures
-from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from async_dqn.background import Background
+ALIVE = -1  # the code of a worker that goes on
 
 
-def _queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
+class Message(NamedTuple):
+    """From a worker to a ps."""
+
+    worker: int
+    token: int  # of the process: a worker that is started again has another
+    code: int  # ALIVE, or the exit code it ends with
+
+
+def done_queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
+    """The queue of messages to one ps, in the current graph."""
     with tf.device(f"/job:ps/task:{ps}"):
-        # Twice the workers: one that is restarted after it signalled must not block on a full queue.
-        return tf.queue.FIFOQueue(2 * num_workers, [tf.int32], [[]], shared_name=f"done_queue_{ps}")
+        # Room for what a ps that stands still for minutes misses; a worker's thread would wait, never the worker.
+        capacity = 64 * num_workers
+        return tf.queue.FIFOQueue(capacity, [tf.int64], [[len(Message._fields)]], shared_name=f"done_queue_{ps}")
 
 
-def signal_done(
-    target: str,
-    config: tf.compat.v1.ConfigProto,
-    *,
-    task_index: int,
-    num_ps: int,
-    num_workers: int,
-    deadline: float,
-) -> list[int]:
-    """Tells every ps that worker `task_index` is done. Gives the indices of those that did not answer in time."""
-    calls = [
-        Background(f"done-{ps}").submit(_signal, target, config, task_index, ps, num_workers) for ps in range(num_ps)
-    ]
-    concurrent.futures.wait(calls, timeout=deadline)
-    return [ps for ps, call in enumerate(calls) if not call.done() or call.exception()]
+def stop_queue(ps: int) -> tf.queue.FIFOQueue:
+    """The queue whose filling tells all workers to end, in the current graph."""
+    with tf.device(f"/job:ps/task:{ps}"):
+        return tf.queue.FIFOQueue(1_000, [tf.int32], [[]], shared_name=f"stop_queue_{ps}")
 
 
-def _signal(target: str, config: tf.compat.v1.ConfigProto, task_index: int, ps: int, num_workers: int) -> None:
-    """Never returns where the ps is dead: opening a session has no deadline that TensorFlow keeps to."""
-    alone = tf.compat.v1.ConfigProto.FromString(config.SerializeToString())
-    # Only the ps that is spoken to, so that a dead one does not keep the living ones from hearing.
-    alone.device_filters[:] = [f"/job:ps/task:{ps}", *(f for f in config.device_filters if f != "/job:ps")]
-    with tf.Graph().as_default() as graph:
-        enqueue = _queue(ps, num_workers).enqueue(task_index)
-        with tf.compat.v1.Session(target, graph=graph, config=alone) as session:
-            session.run(enqueue)
+class Mailbox:
+    """A ps's own end of its two queues."""
 
+    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, *, ps: int, num_workers: int):
+        with tf.Graph().as_default() as graph:
+            queue = done_queue(ps, num_workers)
+            self._size, self._dequeue = queue.size(), queue.dequeue()
+            self._enqueue_stop = stop_queue(ps).enqueue(1)
+        graph.finalize()
+        self._session = tf.compat.v1.Session(target, graph=graph, config=config)
 
-def wait_for_workers(
-    target: str,
-    config: tf.compat.v1.ConfigProto,
-    *,
-    ps: int,
-    num_workers: int,
-    wait: Callable[[float], bool],
-) -> set[int]:
-    """Blocks until every worker has signalled, or `wait(seconds)` says to stop. Gives the workers heard from."""
-    heard: set[int] = set()
-    with tf.Graph().as_default() as graph:
-        queue = _queue(ps, num_workers)
-        size, dequeue = queue.size(), queue.dequeue()
-        with tf.compat.v1.Session(target, graph=graph, config=config) as session:
-            stop = False
-            while True:
-                for _ in range(session.run(size)):
-                    heard.add(int(session.run(dequeue)))
-                if stop or len(heard) == num_workers:
-                    return heard
-                stop = wait(0.1)
+    def take(self) -> list[Message]:
+        """All messages that have come in."""
+        count = self._session.run(self._size)
+        return [Message(*map(int, self._session.run(self._dequeue))) for _ in range(count)]
+
+    def ask_to_stop(self) -> None:
+        """Tells all workers to end."""
+        self._session.run(self._enqueue_stop)

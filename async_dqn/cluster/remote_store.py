@@ -4,9 +4,9 @@ The flat vector is cut into K nearly equal shards, one per ps, the optimizer's s
 the same graph and opens its own session, so variables are shared by name and workers need not know each other.
 """
 
-import concurrent.futures
 import contextlib
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,22 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.background import Background
+from async_dqn.cluster.ledger import Ledger, LedgerOperations, SeatState, initial_rows, parse
+from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
-from async_dqn.errors import RunError
+from async_dqn.errors import Outage, RunError
 from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport, Pulled, check_state
+from async_dqn.parameters import Counters, EpisodeReport, Pulled, WorkerStatus, check_state
 
-_COUNTER = {name: index for index, name in enumerate(Counters._fields)}
 _MAX_QUEUED_EPISODES = 1_000_000
-_CONNECTION_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
-    tf.errors.UnknownError,
-)
 _PATIENCE = 15.0  # seconds after which a step counts as lost
 
 
@@ -40,36 +32,9 @@ def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
     return [small + 1] * larger + [small] * (num_shards - larger)
 
 
-def _fetch_and_add(
-    ledger: tf.Variable, critical: tf.CriticalSection, counts: tf.Tensor, ticket: tf.Tensor, worker: int, budget: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Graph form of `parameters.advance`, atomic across workers, and counted once however often it is sent.
-
-    Row 0 of `ledger` [1 + W, len(Counters)] holds the counters, row 1 + w the last ticket of worker w and the steps
-    that it was granted for it: a call with a ticket already seen changes nothing and is told the same again.
-
-    Returns:
-      [2, len(Counters)] counters before and after, and the steps granted, scalar.
-    """
-    claimed, staleness_max = _COUNTER["claimed_steps"], _COUNTER["staleness_max"]
-
-    def body() -> tuple[tf.Tensor, tf.Tensor]:
-        rows = ledger.read_value()
-        before, receipt = rows[0], rows[1 + worker]
-        is_new = ticket > receipt[0]
-        added = tf.where(is_new, counts, tf.zeros_like(counts))
-        ceiling = tf.where(before[_COUNTER["stopped"]] > 0, before[claimed], tf.maximum(before[claimed], budget))
-        columns = tf.unstack(before + added)
-        columns[claimed] = tf.minimum(columns[claimed], ceiling)
-        columns[staleness_max] = tf.maximum(before[staleness_max], added[staleness_max])
-        after = tf.stack(columns)
-        granted = tf.where(is_new, after[claimed] - before[claimed], receipt[1])
-        receipt = tf.concat([[tf.maximum(ticket, receipt[0]), granted], receipt[2:]], axis=0)
-        rows = tf.tensor_scatter_nd_update(rows, [[0], [1 + worker]], [after, receipt])
-        with tf.control_dependencies([before, ledger.assign(rows, read_value=False)]):
-            return tf.stack([before, after]), tf.identity(granted)
-
-    return critical.execute(body)
+def new_token() -> int:
+    """Says which process, run or restore something belongs to: 62 random bits, never 0."""
+    return secrets.randbits(62) | 1
 
 
 class _Counted(NamedTuple):
@@ -86,6 +51,8 @@ class RemoteParameterStore:
       session_config: the same ConfigProto that the server was built with.
       strategy: this worker's `ParameterServerStrategy`; it places the variables on the parameter servers.
       worker: this worker's task index.
+      token: this process's, from `new_token`.
+      max_staleness: updates that are older are dropped; 0: none.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
       warn: takes a line on what went wrong and was mended.
     """
@@ -98,31 +65,37 @@ class RemoteParameterStore:
         session_config: tf.compat.v1.ConfigProto,
         strategy: Any,
         worker: int,
+        token: int,
         num_parameters: int,
         optimizer: Optimizer,
         total_steps: int,
+        max_staleness: int,
         deadline: float,
         warn: Callable[[str], None],
     ):
         self.num_parameters = num_parameters
+        self.total_steps = total_steps
+        self._worker, self._token, self._max_staleness = worker, token, max_staleness
         self._optimizer = optimizer
         self._deadline = deadline
-        self._patience = min(_PATIENCE, deadline)
         self._spec = spec
         self._sizes = shard_sizes(num_parameters, spec.num_ps)
         self._bounds = np.cumsum([0, *self._sizes])
         self._graph = tf.Graph()
         with self._graph.as_default(), strategy.scope():
-            self._build(spec, worker, total_steps)
+            self._build(spec)
         self._graph.finalize()
         self._warn = warn
         self._lock = threading.RLock()
-        self._tickets = itertools.count(time.time_ns())  # a worker that is restarted begins above its old ones
-        self._open_session = lambda: tf.compat.v1.Session(target, graph=self._graph, config=session_config)
-        self._session = self._open_session()
-        self._calls = Background("parameter-calls")
+        self._tickets = itertools.count(1)
+        self._unsettled: dict[int, Counters] = {}  # by ticket: counts that may or may not have arrived
+        self._outage: Outage | None = None
+        self._generation = 0
+        self.run_id = 0  # the chief's to set, before it initialises or restores
+        self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
+        self._session = PatientSession(target, self._graph, session_config, spec.ps, min(_PATIENCE, deadline))
 
-    def _build(self, spec: ClusterSpec, worker: int, budget: int) -> None:
+    def _build(self, spec: ClusterSpec) -> None:
         placeholder = tf.compat.v1.placeholder
 
         def variables(name: str, values: list[np.ndarray]) -> list[tf.Variable]:
@@ -144,21 +117,43 @@ class RemoteParameterStore:
         self._online, self._target = variables("online", shards), variables("target", shards)
         slots = {name: variables(name, [shard[name] for shard in initial_slots]) for name in initial_slots[0]}
         self._slots = [{name: one_per_ps[k] for name, one_per_ps in slots.items()} for k in range(spec.num_ps)]
-        (ledger,) = variables("ledger", [np.zeros((1 + spec.num_workers, len(Counters._fields)), np.int64)])
+        num_rows = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
+        (ledger,) = variables("ledger", [np.zeros(num_rows, np.int64)])
+        every_variable = [
+            *self._online,
+            *self._target,
+            *(slot for shard in self._slots for slot in shard.values()),
+            ledger,
+        ]
+
+        self._counts = placeholder(tf.int64, [len(Counters._fields)])
+        self._ticket, self._computed_on, self._is_start = (placeholder(tf.int64, []) for _ in range(3))
+        operations = LedgerOperations(ledger)
+        counted = operations.count(
+            self._worker,
+            self._token,
+            ticket=self._ticket,
+            counts=self._counts,
+            computed_on=self._computed_on,
+            budget=self.total_steps,
+            max_staleness=self._max_staleness,
+        )
+        self._counted = [counted.before, counted.after, counted.granted, counted.is_seated]
+        self._join = operations.join(self._worker, self._token, self._is_start)
+        self._leave = operations.leave(self._worker, self._token, SeatState.DONE)
+        self._rows = placeholder(tf.int64, num_rows)
+        self._set_ledger = operations.set(self._rows)
 
         self._learning_rate = placeholder(tf.float32, [])
         self._updates = [placeholder(tf.float32, [size]) for size in self._sizes]
         applied, refreshed = [], []
         for k, (online, target) in enumerate(zip(self._online, self._target, strict=True)):
             with tf.device(online.device):
-                applied.append(self._optimizer.apply(online, self._slots[k], self._updates[k], self._learning_rate))
+                applied.append(self._apply_if(counted.may_apply, k))
                 refreshed.append(target.assign(online.read_value(), read_value=False))
-        self._counts = placeholder(tf.int64, [len(Counters._fields)])
         with tf.device(ledger.device):
-            critical = tf.CriticalSection(name="counters_lock", shared_name="counters_lock")
-            self._ticket = placeholder(tf.int64, [])
-            self._counted = _fetch_and_add(ledger, critical, self._counts, self._ticket, worker, budget)
-            self._counters = ledger.read_value()[0]
+            self._ledger = ledger.read_value()
+            self._counters = self._ledger[0, : len(Counters._fields)]
             # Counters before parameters, so that a staleness is never understated.
             with tf.control_dependencies([self._counters]):
                 gate = tf.no_op()
@@ -170,51 +165,44 @@ class RemoteParameterStore:
             self._num_reported = episodes.size()
             self._num_taken = placeholder(tf.int32, [])
             self._take = episodes.dequeue_many(self._num_taken)
-            # The ledger is initialised last: whoever sees them sees everything.
-            self._initialized = tf.raw_ops.VarIsInitializedOp(resource=ledger.handle)
         with tf.control_dependencies([gate]):
             self._pull = [shard.read_value() for shard in self._online]
         self._pull_target = [shard.read_value() for shard in self._target]
         self._push = tf.group(applied)
         self._refresh = tf.group(refreshed)
         self._read_slots = [{name: slot.read_value() for name, slot in shard.items()} for shard in self._slots]
-        self._assign: dict[str, tuple[tf.Tensor, Any]] = {}
-        for var in [
-            *self._online,
-            *self._target,
-            *(slot for shard in self._slots for slot in shard.values()),
-            ledger,
-        ]:
-            value = placeholder(var.dtype, var.shape)
+        self._initialized, self._assign = [], {}
+        for var in every_variable:
             with tf.device(var.device):
-                self._assign[var.op.name] = (value, var.assign(value, read_value=False))
+                self._initialized.append(tf.raw_ops.VarIsInitializedOp(resource=var.handle))
+                if var is not ledger:
+                    value = placeholder(var.dtype, var.shape)
+                    self._assign[var.op.name] = (value, var.assign(value, read_value=False))
+
+    def _apply_if(self, may_apply: tf.Tensor, shard: int) -> tf.Operation:
+        online, slots, update = self._online[shard], self._slots[shard], self._updates[shard]
+
+        def apply() -> tf.Tensor:
+            with tf.control_dependencies([self._optimizer.apply(online, slots, update, self._learning_rate)]):
+                return tf.constant(True)
+
+        return tf.cond(may_apply, apply, lambda: tf.constant(False))
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        """Runs one step. Raises RunError where a ps has lost its variables, TimeoutError where the step was lost.
-
-        TensorFlow's runtime loses one now and then: one was seen that never came back, whatever deadline it had, and
-        one that failed as if a living ps had ended.
-        """
+        """Runs one step. Raises Outage, at once from then on until `reconnect`, and LostStep."""
         with self._lock:
-            call = self._calls.submit(self._session.run, fetches, feed)
+            if self._outage:
+                raise self._outage
             try:
-                return call.result(self._patience)
-            except tf.errors.FailedPreconditionError as error:
-                raise RunError("a parameter server was restarted and has lost its variables") from error
-            except concurrent.futures.TimeoutError as error:
-                self._replace_session(f"no answer within {self._patience:.0f} s")
-                raise TimeoutError from error
-            except _CONNECTION_ERRORS as error:
-                self._replace_session(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}")
-                raise TimeoutError from error
-
-    def _replace_session(self, reason: str) -> None:
-        """Leaves the session behind and goes on with another one. Raises RunError where a ps is gone."""
-        missing = wait_until_reachable(self._spec.ps, 0.0, lambda: False)
-        if missing:
-            raise RunError(f"the parameter server at {', '.join(missing)} has ended ({reason})")
-        self._warn(f"a step was lost between this worker and the parameter servers ({reason}); going on without it")
-        self._session, self._calls = self._open_session(), Background("parameter-calls")
+                return self._session.run(fetches, feed)
+            except Outage as outage:
+                self._outage = outage
+                raise
+            except LostStep as lost:
+                self._warn(
+                    f"worker {self._worker}: a step to the parameter servers was lost ({lost}); going on without it"
+                )
+                raise
 
     def _run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step that may be repeated, until it is through or the deadline has passed."""
@@ -222,37 +210,119 @@ class RemoteParameterStore:
         while True:
             try:
                 return self._run(fetches, feed)
-            except TimeoutError as error:
+            except LostStep as error:
                 if time.monotonic() > end:
                     text = f"no answer from parameter servers {', '.join(self._spec.ps)} within {self._deadline:.0f} s"
                     raise RunError(text) from error
 
-    def _count(self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None) -> _Counted:
+    def _count(
+        self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None, computed_on: int = 0
+    ) -> _Counted:
         """Adds `counts` exactly once, in the same step as `others`, which a lost step may or may not have done."""
         with self._lock:  # tickets must arrive in the order in which they are drawn
-            counting = {self._counts: np.array(counts, np.int64), self._ticket: next(self._tickets)}
+            ticket = next(self._tickets)
+            self._unsettled[ticket] = counts
+            counting = {
+                self._counts: np.array(counts, np.int64),
+                self._ticket: ticket,
+                self._computed_on: computed_on,
+            }
             try:
-                rows, granted = self._run([*self._counted, *others], counting | (feed or {}))[:2]
-            except TimeoutError:
-                rows, granted = self._run_again([*self._counted], counting)
-        return _Counted(Counters(*map(int, rows[0])), Counters(*map(int, rows[1])), int(granted))
+                before, after, granted, is_seated = self._run([*self._counted, *others], counting | (feed or {}))[:4]
+            except LostStep:
+                before, after, granted, is_seated = self._run_again(self._counted, counting)
+            if not is_seated:
+                self._explain_refusal()
+            del self._unsettled[ticket]
+        return _Counted(Counters(*map(int, before)), Counters(*map(int, after)), int(granted))
+
+    def _explain_refusal(self) -> None:
+        """Raises Outage where everyone has to join again, RunError where only this worker has lost its seat."""
+        ledger = self.read_ledger()
+        if ledger.generation != self._generation:
+            self._outage = Outage("the parameters were restored from a checkpoint")
+            raise self._outage
+        state = ledger.seats[self._worker].state
+        reason = "another process has taken its place" if state is SeatState.ACTIVE else "its lease ran out"
+        raise RunError(f"worker {self._worker}: {reason} while it stood still; the run has gone on without it")
 
     def _split(self, flat: np.ndarray) -> list[np.ndarray]:
         return [flat[start:end] for start, end in zip(self._bounds, self._bounds[1:], strict=False)]
 
-    def is_initialized(self) -> bool:
-        """Whether the chief has set all variables."""
-        return bool(self._run_again(self._initialized))
+    # Who takes part.
 
-    def wait_until_initialized(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+    def is_ready(self) -> bool:
+        """Whether the chief has set all variables, and no restore is under way."""
+        if not all(self._run_again(self._initialized)):
+            return False
+        return self.read_ledger().generation > 0
+
+    def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> None:
         """Blocks until the chief has initialised or restored. Raises RunError after `deadline` seconds."""
         end = time.monotonic() + deadline
-        while not self.is_initialized():
+        while not self.is_ready():
             if should_stop():
                 return
             if time.monotonic() > end:
                 raise RunError(f"worker 0, the chief, has not initialised the network within {deadline:.0f} s")
             time.sleep(0.1)
+
+    def join(self, *, is_start: bool = True) -> Ledger:
+        """Takes this worker's seat, be it another process's; gives the ledger as it then stands.
+
+        Args:
+          is_start: this process has not had the seat before.
+        """
+        with self._lock:
+            self._unsettled.clear()
+            ledger = parse(self._run_again(self._join, {self._is_start: int(is_start)}))
+            if ledger.seats[self._worker].token != self._token:
+                raise Outage("the parameters are being restored")
+            self._tickets = itertools.count(1)
+            self._generation = ledger.generation
+            return ledger
+
+    def leave(self) -> None:
+        """Gives up the seat: this worker is done."""
+        self._run_again(self._leave)
+
+    def reconnect(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+        """Goes on after an outage, once every ps listens. Raises RunError where one does not after `deadline` s."""
+        missing = wait_until_reachable(self._spec.ps, deadline, should_stop)
+        if missing and not should_stop():
+            raise RunError(f"no parameter server answered at {', '.join(missing)} within {deadline:.0f} s")
+        with self._lock:
+            self._session.renew()
+            self._outage = None
+
+    def settle(self) -> bool:
+        """After `reconnect`: sends counts that may not have arrived. False where the parameters were restored since."""
+        with self._lock:
+            if self.read_ledger().generation != self._generation:
+                return False
+            for ticket, counts in sorted(self._unsettled.items()):
+                feed = {self._counts: np.array(counts, np.int64), self._ticket: ticket, self._computed_on: 0}
+                _, _, granted, is_seated = self._run_again(self._counted, feed)
+                if not is_seated:
+                    self._explain_refusal()
+                del self._unsettled[ticket]
+                if granted > 0:  # nobody heard of this grant
+                    self.add_counts(Counters(claimed_steps=-int(granted)))
+        return True
+
+    def read_ledger(self) -> Ledger:
+        """Counters and seats."""
+        ledger = parse(self._run_again(self._ledger))
+        if ledger.generation:
+            self._starts = [seat.starts for seat in ledger.seats]
+        return ledger
+
+    def check(self) -> list[WorkerStatus]:
+        if not all(self._run_again(self._initialized)):
+            with self._lock:
+                self._outage = Outage("a parameter server was restarted and has lost its variables")
+                raise self._outage
+        return [WorkerStatus(seat.state.name.lower(), seat.starts, seat.counters) for seat in self.read_ledger().seats]
 
     def initialize(self, online: np.ndarray) -> None:
         slots = self._optimizer.initial_slots(self.num_parameters)
@@ -266,9 +336,9 @@ class RemoteParameterStore:
     def pull_target(self) -> np.ndarray:
         return np.concatenate(self._run_again(self._pull_target))
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
-        feed = dict(zip(self._updates, self._split(update), strict=True))
-        return self._count(counts, self._push, feed=feed | {self._learning_rate: learning_rate}).before
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        feed = dict(zip(self._updates, self._split(update), strict=True)) | {self._learning_rate: learning_rate}
+        return self._count(counts, self._push, feed=feed, computed_on=computed_on).before
 
     def refresh_target(self) -> None:
         self._run_again(self._refresh)
@@ -286,7 +356,7 @@ class RemoteParameterStore:
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         if episodes:
-            with contextlib.suppress(TimeoutError):  # sent again, they might be there twice
+            with contextlib.suppress(LostStep):  # sent again, they might be there twice
                 self._run(self._report, {self._episodes: np.array(episodes, np.float64)})
 
     def take_episodes(self) -> list[EpisodeReport]:
@@ -295,7 +365,7 @@ class RemoteParameterStore:
             return []
         try:
             rows = self._run(self._take, {self._num_taken: count})
-        except TimeoutError:
+        except LostStep:
             return []
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
 
@@ -317,17 +387,18 @@ class RemoteParameterStore:
             for name in self._slots[k]:
                 value = state[f"slot/{name}"]
                 values[f"{name}_{k}"] = self._split(value)[k] if len(value) == self.num_parameters else value
-        self._set(values)
-        ledger = np.zeros(self._assign["ledger_0"][0].shape, np.int64)
-        ledger[0] = state["counters"]
-        self._set({"ledger_0": ledger})
+        feed = {self._assign[name][0]: value for name, value in values.items()}
+        counters = Counters(*map(int, state["counters"]))
+        # While generation is 0 nobody's counts or updates are taken, and nobody can join. Set last: who sees the
+        # ledger sees everything.
+        self._write_ledger(Counters(), generation=0)
+        self._run_again([operation for _, operation in self._assign.values()], feed)
+        self._write_ledger(counters, generation=new_token())
 
-    def _set(self, values: Mapping[str, np.ndarray]) -> None:
-        assigned = {name: self._assign[name] for name in values}
-        feed = {placeholder: values[name] for name, (placeholder, _) in assigned.items()}
-        self._run_again([operation for _, operation in assigned.values()], feed)
+    def _write_ledger(self, counters: Counters, *, generation: int) -> None:
+        rows = initial_rows(self._spec.num_workers, counters, self.run_id, generation, self._starts)
+        self._run_again(self._set_ledger, {self._rows: rows})
 
     def close(self) -> None:
-        """Ends the session; the variables stay on the parameter servers."""
-        self._calls.close()
+        """Ends the thread; the variables stay on the parameter servers."""
         self._session.close()

@@ -26,6 +26,8 @@ from async_dqn.errors import UserError
 
 JOBS = ("ps", "worker")
 
+_MAX_TEXT = 2**22  # a line for each of 50,000 processes
+
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[^\[\]]*\]):(?P<port>[0-9]+)")
 
 # Bounded and escaped, so that a message quoting any value stays one line.
@@ -65,13 +67,15 @@ class ClusterSpec:
         source = f"cluster spec {_show_path(path)}"
         try:
             with open(path, encoding="utf-8-sig") as file:
-                text = file.read()
+                text = file.read(_MAX_TEXT + 1)  # /dev/zero never ends
         except UnicodeDecodeError:
             raise UserError(f"{source} is not UTF-8 text, so not JSON") from None
         except OSError as error:
             raise UserError(f"{source} cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise UserError(f"{source} cannot be read: {error}") from None
+        if len(text) > _MAX_TEXT:
+            raise UserError(f"{source} is longer than {_MAX_TEXT:,} characters, so not one of a cluster")
         value = _parse_json(text, source)
         with _named(source):
             if not isinstance(value, dict):
@@ -249,11 +253,12 @@ def _check_job(job: object) -> None:
 
 def _parse_json(text: str, source: str) -> Any:
     def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
                 raise UserError(f"{source} names {_repr.repr(key)} twice")
-        return dict(pairs)
+            found[key] = value
+        return found
 
     try:
         return json.loads(text, object_pairs_hook=without_repeats)

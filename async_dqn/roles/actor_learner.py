@@ -1,20 +1,20 @@
-"""What the baseline and every worker do: run one agent, write its own metrics, report its games."""
+"""What the baseline and every worker do: run one agent, keep its own metrics and snapshots, report its games."""
 
-import contextlib
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
 import psutil
 
 from async_dqn import environments
-from async_dqn.agents.dqn import DQN
 from async_dqn.config import Config
 from async_dqn.metrics import EPISODE_FIELDS, CsvWriter
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import EpisodeReport
-from async_dqn.roles.assemble import Problem
+from async_dqn.roles import assemble
+from async_dqn.roles.snapshots import Snapshots
 from async_dqn.run_directory import RunDirectory
 from async_dqn.run_loop import Tick, run_loop
 
@@ -44,16 +44,28 @@ class Duties(Protocol):
 class WorkerMetrics:
     """One worker's own metrics.csv and episodes.csv, and the way of its games to the chief."""
 
-    def __init__(self, config: Config, run: RunDirectory, worker: int, client: ParameterClient):
+    def __init__(
+        self, config: Config, run: RunDirectory, worker: int, client: ParameterClient, totals: Mapping[str, int]
+    ):
         self._worker, self._client = worker, client
         self._metrics = CsvWriter(run.worker(worker) / "metrics.csv", _FIELDS)
         self._episodes = CsvWriter(run.worker(worker) / "episodes.csv", EPISODE_FIELDS)
         self._pending: list[EpisodeReport] = []
-        self._num_steps = self._num_episodes = 0
+        self._num_steps, self._num_episodes = totals.get("env_steps", 0), totals.get("episodes", 0)
+        client.own_minibatches = totals.get("minibatches", 0)
         self._log_period = config.log_period
         self._started = self._logged_at = self._reported_at = time.monotonic()
-        self._logged_steps = 0
+        self._logged_steps = self._num_steps
         self._process = psutil.Process()
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """What this worker has done, a process that it was before included."""
+        return {
+            "env_steps": self._num_steps,
+            "minibatches": self._client.own_minibatches,
+            "episodes": self._num_episodes,
+        }
 
     def consume(self, tick: Tick) -> None:
         """Takes in one step."""
@@ -67,31 +79,25 @@ class WorkerMetrics:
             self._episodes.write(report._asdict() | {"time": f"{report.time:.3f}"})
         now = time.monotonic()
         if now - self._reported_at >= _REPORT_PERIOD:
-            self._report()
+            self.report()
             self._reported_at = now
         if now - self._logged_at >= self._log_period:
-            self._log(now)
+            self.log()
 
-    def finish(self) -> None:
-        """Reports and writes what is left."""
-        self._report()
-        self._log(time.monotonic())
-        self._metrics.close()
-        self._episodes.close()
-
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Hands the games that ended since the last call to the chief."""
         if self._pending:
             self._client.report_episodes(self._pending)
             self._pending = []
 
-    def _log(self, now: float) -> None:
+    def log(self) -> None:
+        """Writes one row."""
+        now = time.monotonic()
         stalenesses = self._client.stalenesses
         self._metrics.write(
             {
                 "wall_seconds": now - self._started,
-                "env_steps": self._num_steps,
-                "minibatches": self._client.own_minibatches,
-                "episodes": self._num_episodes,
+                **self.totals,
                 "staleness_mean": float(np.mean(stalenesses)) if stalenesses else float("nan"),
                 "staleness_max": max(stalenesses, default=0),
                 "steps_per_second": (self._num_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
@@ -102,28 +108,69 @@ class WorkerMetrics:
         stalenesses.clear()
         self._logged_at, self._logged_steps = now, self._num_steps
 
+    def close(self) -> None:
+        """Ends the files."""
+        self._metrics.close()
+        self._episodes.close()
 
-def train(
-    config: Config,
-    problem: Problem,
-    run: RunDirectory,
-    *,
-    worker: int,
-    client: ParameterClient,
-    agent: DQN,
-    environment_seed: int,
-    num_threads: int,
-    duties: Duties,
-    should_stop: threading.Event,
-) -> None:
-    """Runs one actor-learner until the budget is spent, the run is stopped or `should_stop` is set."""
-    env = environments.make_vector_env(problem.spec, config.envs_per_worker, environment_seed, num_threads)
-    metrics = WorkerMetrics(config, run, worker, client)
-    with contextlib.closing(env), contextlib.closing(run_loop(agent, env, client, claim=_CLAIM)) as ticks:
-        for tick in ticks:
-            metrics.consume(tick)
-            duties.tick()
-            if should_stop.is_set():
-                break
-    metrics.finish()
-    client.finish()
+
+class ActorLearner:
+    """One agent with its environments, its replay and its files, built and brought to where it last stood.
+
+    Args:
+      worker: task index.
+      client: started already.
+      run_id: the run that it belongs to.
+      say: takes a line on what was found or went wrong.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        problem: assemble.Problem,
+        run: RunDirectory,
+        *,
+        worker: int,
+        client: ParameterClient,
+        run_id: int,
+        num_threads: int,
+        say: Callable[[str], None],
+    ):
+        self.client = client
+        replay = assemble.make_replay(config, problem)
+        agent_seeds, environment_seed = assemble.make_seeds(config, worker, client.env_steps)
+        self.agent = assemble.make_agent(config, problem, client, replay, worker=worker, seeds=agent_seeds)
+        self._snapshots = Snapshots(config, run, worker, run_id=run_id, agent=self.agent, replay=replay, say=say)
+        saved_seed, totals = self._snapshots.load()
+        seed = environment_seed if saved_seed is None else saved_seed
+        self._env = environments.make_vector_env(problem.spec, config.envs_per_worker, seed, num_threads)
+        self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
+        self._metrics = WorkerMetrics(config, run, worker, client, totals)
+
+    def run(self, duties: Duties, should_stop: threading.Event) -> None:
+        """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.
+
+        Raises Outage, after which it may be called again.
+        """
+        ticks = run_loop(self.agent, self._env, self.client, claim=_CLAIM)
+        try:
+            for tick in ticks:
+                self._metrics.consume(tick)
+                duties.tick()
+                self._snapshots.tick(self._metrics.totals)
+                if should_stop.is_set():
+                    break
+        finally:
+            ticks.close()
+        self._metrics.report()
+        self.client.finish()
+
+    def save(self, deadline: float) -> None:
+        """Brings everything to disk, within `deadline` seconds."""
+        self._metrics.log()
+        self._snapshots.finish(self._metrics.totals, deadline)
+
+    def close(self) -> None:
+        """Frees the environments and their threads."""
+        self._metrics.close()
+        self._env.close()

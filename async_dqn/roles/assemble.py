@@ -11,9 +11,10 @@ from async_dqn.agents import dqn
 from async_dqn.config import Config
 from async_dqn.errors import UserError
 from async_dqn.frame_stack import FrameStack
-from async_dqn.parameter_client import DeltaClient, GradientClient, ParameterClient
-from async_dqn.parameters import Layout, ParameterStore
+from async_dqn.parameter_client import LocalClient, ParameterClient
+from async_dqn.parameters import Layout, LocalParameterStore, ParameterStore
 from async_dqn.policies import worker_epsilon
+from async_dqn.trips import DeltaClient, GradientClient, TravellingClient
 
 
 class Problem(NamedTuple):
@@ -78,19 +79,33 @@ def make_optimizer(config: Config) -> optimizers.Optimizer:
 
 
 def make_store_optimizer(config: Config) -> optimizers.Optimizer:
-    """What the store does with a push: a worker that steps by itself pushes deltas, which are only added."""
+    """What parameter servers do with a push: a worker that steps by itself pushes deltas, which are only added."""
     return optimizers.add() if config.local_steps else make_optimizer(config)
 
 
-def make_client(config: Config, store: ParameterStore, *, overlap: bool) -> ParameterClient:
-    """A worker's way to the store."""
-    rate = schedules.constant(config.learning_rate)
-    if config.final_learning_rate >= 0:
-        rate = schedules.linear(config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps)
+def make_learning_rate(config: Config) -> schedules.Schedule:
+    """The step size over global agent steps."""
+    if config.final_learning_rate < 0:
+        return schedules.constant(config.learning_rate)
+    return schedules.linear(config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps)
+
+
+def make_local_client(config: Config, store: LocalParameterStore) -> ParameterClient:
+    """The baseline's way to the store in its own memory."""
+    return LocalClient(store, make_learning_rate(config), max_nonfinite=config.max_nonfinite)
+
+
+def make_client(config: Config, store: ParameterStore) -> TravellingClient:
+    """A worker's way to the parameter servers."""
+    rate = make_learning_rate(config)
+    options = {
+        "overlap": config.overlap,
+        "max_nonfinite": config.max_nonfinite,
+        "max_staleness": config.max_staleness,
+    }
     if config.local_steps:
-        optimizer = make_optimizer(config)
-        return DeltaClient(store, rate, optimizer=optimizer, local_steps=config.local_steps, overlap=overlap)
-    return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, overlap=overlap)
+        return DeltaClient(store, rate, optimizer=make_optimizer(config), local_steps=config.local_steps, **options)
+    return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, **options)
 
 
 def initial_parameters(config: Config, problem: Problem) -> np.ndarray:
@@ -107,24 +122,36 @@ def make_epsilon(config: Config, worker: int) -> schedules.Schedule:
     )
 
 
+def make_replay(config: Config, problem: Problem) -> replay.Replay:
+    """One worker's share of replay."""
+    spec = problem.spec
+    return replay.Replay(
+        num_envs=config.envs_per_worker,
+        capacity=config.replay_capacity // config.num_workers,
+        observation_shape=spec.observation_shape,
+        observation_dtype=spec.observation_dtype,
+        stack=spec.stack,
+        n_step=config.n_step,
+        discount=config.discount,
+    )
+
+
 def make_agent(
-    config: Config, problem: Problem, client: ParameterClient, *, worker: int, seeds: np.random.SeedSequence
+    config: Config,
+    problem: Problem,
+    client: ParameterClient,
+    memory: replay.Replay,
+    *,
+    worker: int,
+    seeds: np.random.SeedSequence,
 ) -> dqn.DQN:
-    """One worker's agent, with its share of replay and of warm-up."""
+    """One worker's agent, with its share of warm-up, on `memory` from `make_replay`."""
     spec = problem.spec
     return dqn.DQN(
         network=problem.network,
         layout=problem.layout,
         client=client,
-        replay=replay.Replay(
-            num_envs=config.envs_per_worker,
-            capacity=config.replay_capacity // config.num_workers,
-            observation_shape=spec.observation_shape,
-            observation_dtype=spec.observation_dtype,
-            stack=spec.stack,
-            n_step=config.n_step,
-            discount=config.discount,
-        ),
+        replay=memory,
         frame_stack=FrameStack(config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype),
         epsilon=make_epsilon(config, worker),
         gradient=dqn.make_gradient(

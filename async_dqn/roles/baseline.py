@@ -4,13 +4,17 @@ import threading
 
 from async_dqn import devices
 from async_dqn.config import Config
-from async_dqn.parameters import LocalParameterStore
+from async_dqn.errors import RunFailed
+from async_dqn.parameters import LocalParameterStore, Stop
 from async_dqn.progress import Progress
 from async_dqn.roles import assemble
-from async_dqn.roles.actor_learner import train
-from async_dqn.roles.chief import Chief
+from async_dqn.roles.actor_learner import ActorLearner
+from async_dqn.roles.chief import Chief, exit_reason
 from async_dqn.roles.resume import restore_run
 from async_dqn.run_directory import RunDirectory
+
+_SAVE_DEADLINE = 300.0  # seconds; a stop by signal has less
+_SIGNAL_DEADLINE = 6.0
 
 
 def run_baseline(
@@ -25,43 +29,33 @@ def run_baseline(
     progress = Progress()
     num_threads = devices.threads_of_worker(config)
     devices.configure_eager(config, num_threads)
-    store = LocalParameterStore(
-        problem.layout.num_parameters, assemble.make_store_optimizer(config), config.total_steps
-    )
-    if resume:
-        restored = restore_run(run, store, progress)
-    else:
-        run.write_config(config)
-        store.initialize(assemble.initial_parameters(config, problem))
-        restored = None
-    client = assemble.make_client(config, store, overlap=False)
+    store = LocalParameterStore(problem.layout.num_parameters, assemble.make_optimizer(config), config.total_steps)
+    run_id = run.begin(config, resume=resume)
+    store.initialize(assemble.initial_parameters(config, problem))
+    restored = restore_run(run, store, progress.say) if resume else None
+    client = assemble.make_local_client(config, store)
     client.start()
-    agent_seeds, environment_seed = assemble.make_seeds(config, 0, client.env_steps)
-    agent = assemble.make_agent(config, problem, client, worker=0, seeds=agent_seeds)
-    if restored:
-        agent.restore(restored.agent_arrays, restored.values["agent"])
+    learner = ActorLearner(
+        config, problem, run, worker=0, client=client, run_id=run_id, num_threads=num_threads, say=progress.say
+    )
     chief = Chief(
         config=config,
         run=run,
         store=store,
         client=client,
-        agent=agent,
+        agent=learner.agent,
         frame_skip=problem.spec.frame_skip,
         progress=progress,
-        restored=restored.values if restored else {},
+        restored=restored,
     )
-    train(
-        config,
-        problem,
-        run,
-        worker=0,
-        client=client,
-        agent=agent,
-        environment_seed=environment_seed,
-        num_threads=num_threads,
-        duties=chief,
-        should_stop=should_stop,
-    )
-    interrupted = should_stop.is_set()
-    chief.finish("interrupted" if interrupted else "solved" if chief.is_solved else "finished")
-    return 130 if interrupted else 0
+    try:
+        learner.run(chief, should_stop)
+        stopped = Stop.INTERRUPTED if should_stop.is_set() else client.counters.stopped
+        reason = exit_reason(stopped)
+    except RunFailed as error:
+        chief.finish(f"failed: {error}")
+        raise
+    chief.finish(reason)
+    learner.save(_SIGNAL_DEADLINE if should_stop.is_set() else _SAVE_DEADLINE)
+    learner.close()
+    return 130 if stopped == Stop.INTERRUPTED else 0

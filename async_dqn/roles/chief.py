@@ -1,18 +1,22 @@
 """What one process of a run does for all: target refreshes, global metrics, checkpoints, the decision to stop."""
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from async_dqn import checkpoints
 from async_dqn.agents.dqn import DQN
+from async_dqn.background import Background
 from async_dqn.config import Config
-from async_dqn.metrics import EPISODE_FIELDS, CsvWriter, EpisodeTracker, RateTracker, TensorBoardWriter
+from async_dqn.metrics import EPISODE_FIELDS, CsvWriter, EpisodeTracker, RateTracker, TensorBoardWriter, rewind, rows
 from async_dqn.parameter_client import ParameterClient
-from async_dqn.parameters import Counters, ParameterStore
+from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
 from async_dqn.progress import Progress, progress_line
 from async_dqn.run_directory import RunDirectory
 
@@ -32,6 +36,14 @@ METRIC_FIELDS = (
     "updates_per_second",
     "staleness_mean",
 )
+_SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
+
+
+def exit_reason(stopped: int) -> str:
+    """What summary.json says of a run that ended with this `Counters.stopped`."""
+    if stopped == Stop.FAILED:
+        return "failed: a worker ended the run, see its log"
+    return {0: "finished", Stop.SOLVED: "solved", Stop.INTERRUPTED: "interrupted"}[stopped]
 
 
 class Follower:
@@ -49,7 +61,8 @@ class Chief:
       store: the global parameters.
       client, agent: this process's own.
       frame_skip: emulator frames an agent step.
-      restored: plain values of the checkpoint that the run goes on from; empty in a new run.
+      restored: plain values of the checkpoint that the run goes on from; None in a new run.
+      is_live: the store has gone on since that checkpoint, so that what was written after it counts.
     """
 
     def __init__(
@@ -62,28 +75,87 @@ class Chief:
         agent: DQN,
         frame_skip: int,
         progress: Progress,
-        restored: Mapping[str, Any],
+        restored: Mapping[str, Any] | None,
+        is_live: bool = False,
     ):
         self._config, self._run, self._store = config, run, store
         self._client, self._agent = client, agent
         self._frame_skip = frame_skip
         self._progress = progress
-        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS)
-        self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS)
+        self._writer = Background("checkpoints")
+        self._writing: Future | None = None
+        self._workers: list[WorkerStatus] = []
+        self._restarts_before = 0  # of workers, in earlier runs of this directory
+        self._ps_recoveries = self._steps_lost = 0
+        self._begin(restored, is_live=is_live)
         self._tensorboard = TensorBoardWriter(run.tensorboard)
+        self._next_checkpoint = time.monotonic() if restored is None else self._started + config.checkpoint_period
+
+    def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool) -> None:
+        """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
+        config, run = self._config, self._run
         self._tracker = EpisodeTracker(config.stop_at_return)
         self._num_episodes = 0
         self._started = time.monotonic()
         self._offset = 0.0
-        if restored:
+        counters = self._store.add_counts(Counters())
+        if restored is not None:
             self._tracker.restore(restored["episodes"])
             self._num_episodes = restored["num_episodes"]
             self._offset = restored["wall_seconds"]
-        counters = store.add_counts(Counters())
+            if is_live and restored["clock"][0] == _boot_id():
+                self._offset += self._started - restored["clock"][1]
+            faults = restored["faults"]
+            self._restarts_before = faults["restarts_before"] + (0 if is_live else faults["restarts"])
+            self._ps_recoveries, self._steps_lost = faults["ps_recoveries"], faults["steps_lost"]
+        if is_live:
+            self._catch_up()
+        else:
+            last_steps = max((int(row["env_steps"]) for row in rows(run.metrics)), default=0)
+            self._steps_lost += max(0, last_steps - counters.env_steps)
+            position = itertools.count()
+            rewind(run.episodes, lambda row: next(position) < self._num_episodes)
+            rewind(run.metrics, lambda row: int(row["env_steps"]) <= counters.env_steps)
+        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS)
+        self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS)
         self._rates = RateTracker(counters)
         self._refreshed_at = counters.minibatches
         self._next_log = self._started + config.log_period
-        self._next_checkpoint = self._started + config.checkpoint_period
+
+    def _catch_up(self) -> None:
+        """Takes in what was written after the last checkpoint by the process that was the chief before."""
+        for row in rows(self._run.episodes)[self._num_episodes :]:
+            report = EpisodeReport(
+                int(row["worker"]),
+                float(row["episode_return"]),
+                int(row["length"]),
+                int(row["env_steps"]),
+                float(row["time"]),
+            )
+            self._num_episodes += 1
+            self._tracker.add(report, self._offset)
+
+    def go_on_from(self, restored: Mapping[str, Any] | None) -> None:
+        """After the store was put back to a checkpoint (None: to the start) in the middle of the run."""
+        wall_seconds, before = self.wall_seconds, self._client.counters.env_steps
+        self._ps_recoveries += 1
+        faults = self._faults() | {"restarts": 0}  # those are still in the ledger
+        self._metrics.close()
+        self._episodes.close()
+        self._begin(None if restored is None else dict(restored) | {"faults": faults}, is_live=False)
+        self._offset = wall_seconds  # what was lost has taken its time all the same
+        now = self._store.add_counts(Counters()).env_steps
+        self._progress.say(
+            f"restored the checkpoint at {now:,} agent steps: {max(0, before - now):,} agent steps of work are lost"
+        )
+
+    def _faults(self) -> dict[str, int]:
+        return {
+            "restarts_before": self._restarts_before,
+            "restarts": sum(max(0, worker.starts - 1) for worker in self._workers),
+            "ps_recoveries": self._ps_recoveries,
+            "steps_lost": self._steps_lost,
+        }
 
     @property
     def wall_seconds(self) -> float:
@@ -102,13 +174,9 @@ class Chief:
         if now >= self._next_log:
             self.log()
             self._next_log = now + self._config.log_period
-        if now >= self._next_checkpoint:
+        if now >= self._next_checkpoint and (self._writing is None or self._writing.done()):
             self.save("running")
             self._next_checkpoint = time.monotonic() + self._config.checkpoint_period
-
-    def stop(self) -> None:
-        """Ends the run for all workers."""
-        self._store.add_counts(Counters(stopped=1))
 
     def log(self) -> Counters:
         """Writes one row of global metrics and shows it. Gives the counters it was made from."""
@@ -118,6 +186,7 @@ class Chief:
             row = episode._asdict() | {"time": f"{episode.time:.3f}"}
             self._episodes.write(row)
         counters = self._store.add_counts(Counters())
+        self._workers = self._store.check()
         row = {
             "wall_seconds": self.wall_seconds,
             "env_steps": counters.env_steps,
@@ -134,34 +203,41 @@ class Chief:
         self._tensorboard.write(row, counters.env_steps)
         self._progress.show(progress_line(row, self._config.total_steps))
         if self.is_solved and not counters.stopped:
-            self.stop()
+            self._store.add_counts(Counters(stopped=Stop.SOLVED))
         return counters
 
     def save(self, exit_reason: str) -> None:
-        """Writes a checkpoint and the summary; says so where that fails, and lets the run go on."""
+        """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
         state = self._store.state()
-        arrays = {f"store/{name}": array for name, array in state.items()}
-        agent_arrays, agent_values = self._agent.state()
-        arrays |= {f"agent/{name}": array for name, array in agent_arrays.items()}
+        counters = Counters(*map(int, state["counters"]))
+        if not all(np.isfinite(array).all() for array in state.values()):
+            self._progress.say("warning: the parameters are not finite; they are not saved over the last checkpoint")
+            return
         values = {
             "wall_seconds": self.wall_seconds,
+            "clock": [_boot_id(), time.monotonic()],
             "num_episodes": self._num_episodes,
             "episodes": self._tracker.state(),
-            "agent": agent_values,
+            "faults": self._faults(),
         }
-        counters = Counters(*map(int, state["counters"]))
+        arrays = {f"store/{name}": array for name, array in state.items()}
+        summary = self.summary(counters, exit_reason)
+        self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
+
+    def _write(
+        self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any], summary: dict[str, Any]
+    ) -> None:
         try:
-            checkpoints.save(
-                self._run.checkpoints, counters.env_steps, arrays, values, keep=self._config.keep_checkpoints
-            )
-            self._run.write_summary(self.summary(counters, exit_reason))
-        except OSError as error:
+            checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._config.keep_checkpoints)
+            self._run.write_summary(summary)
+        except (OSError, ValueError) as error:
             self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
         """What summary.json says."""
         wall = max(self.wall_seconds, 1e-9)
         solved_at = self._tracker.solved_at or (None, None)
+        faults = self._faults()
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._frame_skip,
@@ -177,8 +253,21 @@ class Chief:
             "solved_at_steps": solved_at[1],
             "staleness_mean": _number(counters.staleness_sum / counters.updates if counters.updates else math.nan),
             "staleness_max": counters.staleness_max,
+            "updates_dropped": counters.dropped,
+            "nonfinite": counters.nonfinite,
             "num_ps": self._config.num_ps,
             "num_workers": self._config.num_workers,
+            "worker_restarts": faults["restarts_before"] + faults["restarts"],
+            "ps_recoveries": faults["ps_recoveries"],
+            "steps_lost": faults["steps_lost"],
+            "workers": [
+                {
+                    "state": worker.state,
+                    "env_steps": worker.counters.env_steps,
+                    "minibatches": worker.counters.minibatches,
+                }
+                for worker in self._workers
+            ],
             "exit_reason": exit_reason,
         }
 
@@ -186,6 +275,11 @@ class Chief:
         """Writes the last row, the last checkpoint and the summary."""
         self.log()
         self.save(exit_reason)
+        if self._writing:
+            try:
+                self._writing.result(_SAVE_DEADLINE)
+            except TimeoutError:
+                self._progress.say(f"warning: the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s")
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
@@ -202,7 +296,9 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 4)
 
 
-def restart_counters(counters: np.ndarray) -> np.ndarray:
-    """Saved counters made ready to go on from: nothing claimed ahead, nobody stopped or done."""
-    saved = Counters(*map(int, counters))
-    return np.array(saved._replace(claimed_steps=saved.env_steps, stopped=0, workers_done=0), np.int64)
+def _boot_id() -> str:
+    """Says whether two processes share a monotonic clock: the one clock that cannot jump."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

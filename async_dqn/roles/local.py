@@ -2,146 +2,175 @@
 
 import contextlib
 import csv
-import ctypes
 import io
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from async_dqn.checkpoints import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
+from async_dqn.errors import RunError
 from async_dqn.progress import Progress, format_seconds, progress_line
+from async_dqn.roles.private_network import PrivateNetwork
+from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, count, kill, wait
 from async_dqn.run_directory import RunDirectory
 
-_END_DEADLINE = 10.0  # seconds between a signal and force
+_GRACE = 10.0  # seconds in which the others may end by themselves once one has ended the run
+_END_DEADLINE = 10.0  # seconds between the first signal and force
 _PS_GRACE = 3.0  # seconds in which a ps may end by itself once no worker runs
-_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may take a lock
-_PR_SET_PDEATHSIG = 1
+_PS_DEADLINE = 1.0  # seconds that a ps is left to end after a signal, at least
 
 
-class Task(NamedTuple):
-    """One process of the cluster."""
-
-    name: str
-    is_ps: bool
-    process: subprocess.Popen
-    log: Path
+def _program(job: str, index: int) -> list[str]:
+    return [sys.executable, "-m", "async_dqn", job, f"--task_index={index}"]
 
 
 def run_local(
-    config: Config, run: RunDirectory, flags: Sequence[str], *, resume: bool, should_stop: threading.Event
+    config: Config,
+    run: RunDirectory,
+    flags: Sequence[str],
+    *,
+    resume: bool,
+    max_restarts: int,
+    private_network: str,
+    should_stop: threading.Event,
+    program: Callable[[str, int], Sequence[str]] = _program,
 ) -> int:
-    """Runs the whole cluster to its end. Gives the exit code: 0 only if every process ended with 0.
+    """Runs the whole cluster to its end. Gives the exit code: 0 once worker 0 has ended well, whatever it took.
 
     Args:
       config, run: settings and run directory, both checked already.
       flags: the settings as flags, passed on to every process.
       resume: go on from the run directory's newest checkpoint.
+      max_restarts: how often each process is started again when it fails or freezes.
+      private_network: whether only this run's processes can reach its ports: always, never, or auto: if possible.
       should_stop: set when the user interrupts.
+      program: the command of a job and task index, before the flags.
+
+    Raises:
+      RunError: a private network is always asked for, but not possible.
     """
     progress = Progress()
-    spec = ClusterSpec.local(config.num_ps, config.num_workers)
     run.create()
     run.logs.mkdir(exist_ok=True)
+    progress.say(f"run directory: {run.path}")
+    spec = ClusterSpec.local(config.num_ps, config.num_workers)
     spec_file = run.path / "cluster.json"
     write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
-    common = [
-        *flags,
-        f"--cluster_spec={spec_file}",
-        f"--logdir={run.path}",
-        *(["--resume"] if resume else []),
-    ]
-    progress.say(f"run directory: {run.path}")
-    progress.say(f"starting {config.num_ps} ps and {config.num_workers} workers (logs in {run.logs})")
-    rows = _Tail(run.metrics)
-    tasks: list[Task] = []
-    try:
-        for job, count in (("ps", config.num_ps), ("worker", config.num_workers)):
-            for index in range(count):
-                tasks.append(_start(job, index, common, run.logs))
-        failed = _watch(tasks, rows, progress, config.total_steps, should_stop)
-    finally:
-        _end(tasks)
-    for task in tasks:
-        progress.say(f"{task.name}: exit code {task.process.returncode}")
-    for task in failed:
-        progress.say(f"{task.name} failed: {_last_line(task.log)}")
-    _report(run, progress)
-    if should_stop.is_set():
-        return 130
-    return 0 if all(task.process.returncode == 0 for task in tasks) else 1
+    common = [*flags, f"--cluster_spec={spec_file}", f"--logdir={run.path}"]
 
+    def make_task(job: str, index: int) -> Task:
+        def command(restarts: int) -> list[str]:
+            goes_on = resume or (restarts > 0 and (job, index) == ("worker", 0) and run.config.exists())
+            return [*program(job, index), *common, *(["--resume"] if goes_on else [])]
 
-def _start(job: str, index: int, common: Sequence[str], logs: Path) -> Task:
-    log = logs / f"{job}-{index}.log"
-    command = [sys.executable, "-m", "async_dqn", job, f"--task_index={index}", *common]
-    with open(log, "ab") as output:
-        process = subprocess.Popen(
+        return Task(
+            f"{job} {index}",
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on in order
-            preexec_fn=_die_with_parent,
+            max_restarts=max_restarts,
+            lease=getattr(config, "lease", 20.0),
+            say=progress.say,
+            log=run.logs / f"{job}-{index}.log",
+            enter=enter,
         )
-    return Task(f"{job} {index}", job == "ps", process, log)
+
+    with _network(private_network, run.path, progress.say) as enter:
+        servers = [make_task("ps", index) for index in range(config.num_ps)]
+        workers = [make_task("worker", index) for index in range(config.num_workers)]
+        progress.say(f"starting {config.num_ps} ps and {count(config.num_workers, 'worker')} (logs in {run.logs})")
+        code = _supervise(servers, workers, _Tail(run.metrics), progress, config.total_steps, should_stop)
+    for task in (*servers, *workers):
+        restarts = f" after {count(task.restarts, 'restart')}" if task.restarts else ""
+        progress.say(f"{task.name}: exit code {task.code}{restarts}")
+    for task in (*servers, *workers):
+        if task.has_failed and task.log:
+            progress.say(f"{task.name} failed: {_last_line(task.log)}")
+    _report(run, progress)
+    return code
 
 
-def _die_with_parent() -> None:
-    """Linux: a process of the cluster gets SIGTERM when its launcher dies, however it dies."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+@contextlib.contextmanager
+def _network(wanted: str, folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """What every process calls before its program, to be in the run's network."""
+    network = "" if wanted == "never" else PrivateNetwork.create(folder)
+    if isinstance(network, PrivateNetwork):
+        say("private network: only this run's processes can reach its ports")
+        with contextlib.closing(network):
+            yield network.enter
+        return
+    if wanted == "always":
+        raise RunError(f"--private_network=always: {network}")
+    if network:
+        say(f"warning: no private network, so that whoever reaches this machine's ports controls the run: {network}")
+    yield lambda: None
 
 
-def _watch(
-    tasks: Sequence[Task], rows: "_Tail", progress: Progress, total_steps: int, should_stop: threading.Event
-) -> list[Task]:
-    """Waits until all have ended, the user interrupts or one fails. Gives those that failed by themselves."""
-    while None in [task.process.poll() for task in tasks]:  # a list: every one is polled
+def _supervise(
+    servers: Sequence[Task],
+    workers: Sequence[Task],
+    rows: "_Tail",
+    progress: Progress,
+    total_steps: int,
+    should_stop: threading.Event,
+) -> int:
+    """Starts all tasks, keeps them up until the run is over, and ends them. Gives the exit code of the run."""
+    tasks = [*servers, *workers]
+    try:
+        for task in tasks:
+            task.start()
+        while (code := _outcome(servers, workers, should_stop)) is None:
+            time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
+            for task in tasks:
+                task.poll()
+            for row in rows.read():
+                progress.show(progress_line(row, total_steps))
+        if code != 1:
+            for task in tasks:
+                task.stay_down()
+            wait(tasks, _GRACE, should_stop.is_set)
+        return code
+    finally:
+        _end(servers, workers)
         for row in rows.read():
             progress.show(progress_line(row, total_steps))
-        failed = [task for task in tasks if task.process.returncode not in (None, 0)]
-        if failed or should_stop.wait(0.2):
-            return failed
-    for row in rows.read():
-        progress.show(progress_line(row, total_steps))
-    return [task for task in tasks if task.process.returncode]
 
 
-def _end(tasks: Sequence[Task]) -> None:
+def _outcome(servers: Sequence[Task], workers: Sequence[Task], should_stop: threading.Event) -> int | None:
+    """The exit code of the run, or None while it goes on. It does without a worker, worker 0 apart, that has failed."""
+    tasks, chief = [*servers, *workers], workers[0]
+    if should_stop.is_set():
+        return INTERRUPTED
+    if chief.is_over and chief.code == 0:
+        return 0
+    if any(task.has_failed for task in (*servers, chief)) or any(task.was_refused for task in tasks):
+        return 1
+    return INTERRUPTED if any(task.was_interrupted for task in tasks) else None
+
+
+def _end(servers: Sequence[Task], workers: Sequence[Task]) -> None:
     """Ends what still runs: workers first, so that they save and signal, then each ps that does not end by itself."""
-    workers = [task.process for task in tasks if not task.is_ps]
-    servers = [task.process for task in tasks if task.is_ps]
-    _terminate(workers)
-    _wait(servers, _PS_GRACE)
-    _terminate(servers)
+    deadline = time.monotonic() + _END_DEADLINE
 
+    def left() -> float:
+        return deadline - time.monotonic()
 
-def _terminate(processes: Sequence[subprocess.Popen]) -> None:
-    """SIGTERM for those that run, and SIGKILL for those that run on after the deadline."""
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    for process in _wait(processes, _END_DEADLINE):
-        process.kill()
-        process.wait()
-
-
-def _wait(processes: Sequence[subprocess.Popen], seconds: float) -> list[subprocess.Popen]:
-    """Waits until all have ended; gives those that have not after so many seconds."""
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-    return [process for process in processes if process.poll() is None]
+    for task in (*servers, *workers):
+        task.stay_down()
+    if any(task.is_running for task in workers):
+        for task in workers:
+            task.terminate()
+        wait(workers, left() - _PS_DEADLINE)
+        kill(workers)
+        wait(servers, min(_PS_GRACE, left() - _PS_DEADLINE))
+    for task in servers:
+        task.terminate()
+    wait(servers, left())
+    kill(servers)
 
 
 def _report(run: RunDirectory, progress: Progress) -> None:
@@ -164,7 +193,10 @@ def _last_line(log: Path) -> str:
 
 
 class _Tail:
-    """The rows that a CSV file of numbers grows by, whole lines only; what it holds at the start is passed over."""
+    """The rows that a CSV file of numbers grows by, whole lines only; what it holds at the start is passed over.
+
+    The file may also be cut back, as when a run goes on from a checkpoint: it is followed from its new end.
+    """
 
     def __init__(self, path: Path):
         self._path = path
@@ -180,12 +212,13 @@ class _Tail:
             if not header.endswith("\n"):
                 return []
             self._header = self._header or next(csv.reader([header]))
-            file.seek(max(self._position, len(header)))
+            start = max(min(self._position, os.path.getsize(self._path)), len(header))
+            file.seek(start)
             text = file.read()
         complete = text[: text.rfind("\n") + 1]
-        self._position = max(self._position, len(header)) + len(complete)
-        reader = csv.reader(io.StringIO(complete))
-        return [
-            {name: float(cell) if cell else float("nan") for name, cell in zip(self._header, row, strict=False)}
-            for row in reader
-        ]
+        self._position = start + len(complete)
+        rows = []
+        for row in csv.reader(io.StringIO(complete)):
+            with contextlib.suppress(ValueError):  # half a line, where the file was cut back and has grown again
+                rows.append({name: float(cell or "nan") for name, cell in zip(self._header, row, strict=True)})
+        return rows

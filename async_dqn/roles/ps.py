@@ -1,26 +1,86 @@
-"""A parameter server: holds its shard until every worker has signalled its done-queue, then ends by itself."""
+"""A parameter server: holds its shard until nobody is left to serve, then ends by itself."""
 
+import contextlib
 import threading
+import time
+from collections.abc import Callable
 
-from async_dqn.cluster import done_queue, server
+import tensorflow as tf
+
+from async_dqn.cluster import server
+from async_dqn.cluster.done_queue import Mailbox
+from async_dqn.cluster.leases import LeaseBook, LeaseState
+from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
+from async_dqn.parameters import Counters
+
+_PERIOD = 0.05  # seconds between two looks at what came in
+_STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
+
+
+class _Bailiff:
+    """On ps 0: takes the seats of lost workers back, so that others may take the steps that those had claimed."""
+
+    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, num_workers: int):
+        shape = initial_rows(num_workers, Counters(), 0, 0, []).shape
+        with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
+            ledger = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
+            operations = LedgerOperations(ledger)
+            self._token = tf.compat.v1.placeholder(tf.int64, [])
+            self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(num_workers)]
+        graph.finalize()
+        self._session = tf.compat.v1.Session(target, graph=graph, config=config)
+
+    def evict(self, worker: int, token: int) -> None:
+        """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet."""
+        with contextlib.suppress(tf.errors.FailedPreconditionError, tf.errors.NotFoundError):
+            self._session.run(self._evict[worker], {self._token: token})
 
 
 def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: threading.Event) -> int:
-    """Serves one shard. Gives the exit code."""
+    """Serves one shard. Gives the exit code: 0 if the run came to its end, or each worker to its own."""
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
-    print(
-        f"ps {task_index}: serving on {spec.address('ps', task_index)} for {spec.num_workers} workers",
-        flush=True,
-    )
-    heard = done_queue.wait_for_workers(
-        target, session_config, ps=task_index, num_workers=spec.num_workers, wait=should_stop.wait
-    )
-    if len(heard) == spec.num_workers:
-        print(f"ps {task_index}: all {spec.num_workers} workers are done", flush=True)
+    mailbox = Mailbox(target, session_config, ps=task_index, num_workers=spec.num_workers)
+    bailiff = _Bailiff(target, session_config, spec.num_workers) if task_index == 0 else None
+    book = LeaseBook(spec.num_workers, config.lease, config.start_deadline, time.monotonic())
+
+    def say(text: str) -> None:
+        print(f"ps {task_index}: {text}", flush=True)
+
+    say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
+    stop_at = None
+    while not book.is_over(now := time.monotonic()) and (stop_at is None or now < stop_at):
+        for message in mailbox.take():
+            if book.hear(message, now) and bailiff:
+                bailiff.evict(message.worker, message.token)
+        for worker, token, state in book.expire(now):
+            if state is LeaseState.EXPECTED:
+                say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
+            else:
+                say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
+            if bailiff:
+                bailiff.evict(worker, token)
+        time.sleep(_PERIOD)
+        if should_stop.is_set() and stop_at is None:
+            say("interrupted; the workers are told to save and to end")
+            mailbox.ask_to_stop()
+            stop_at = time.monotonic() + _STOP_DEADLINE
+    return _verdict(book, interrupted=should_stop.is_set(), say=say)
+
+
+def _verdict(book: LeaseBook, *, interrupted: bool, say: Callable[[str], None]) -> int:
+    missing = book.missing()
+    names = ", ".join(map(str, missing))
+    if interrupted:
+        say(f"ended by a signal{f', before worker {names} was done' if missing else ''}")
+        return 130
+    if not missing:
+        say("all workers are done")
         return 0
-    missing = sorted(set(range(spec.num_workers)) - heard)
-    print(f"ps {task_index}: interrupted before worker {', '.join(map(str, missing))} was done", flush=True)
-    return 130
+    if book.is_finished:
+        say(f"the run is finished, though worker {names} did not say goodbye")
+        return 0
+    say(f"work was cut short: worker {names} was lost")
+    return 1

@@ -1,43 +1,52 @@
 """Going on from the newest checkpoint of a run directory."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from async_dqn import checkpoints
 from async_dqn.errors import UserError
-from async_dqn.parameters import ParameterStore
-from async_dqn.progress import Progress
-from async_dqn.roles.chief import restart_counters
+from async_dqn.parameters import Counters, ParameterStore
 from async_dqn.run_directory import RunDirectory
 
 
-class Restored(NamedTuple):
-    """What a checkpoint holds beside the store's state, which is put back already."""
-
-    agent_arrays: dict[str, np.ndarray]
-    values: dict[str, Any]
-
-
-def restore_run(run: RunDirectory, store: ParameterStore, progress: Progress) -> Restored:
+def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], None]) -> dict[str, Any] | None:
     """Puts the newest whole checkpoint back into the store, whatever number of shards either has.
 
+    Returns:
+      The plain values that the checkpoint holds for the chief; None where there is no checkpoint yet, and the store is
+      left as it is.
+
     Raises:
-      UserError: there is no whole checkpoint, or it is one of another network or optimizer.
+      UserError: there are checkpoints, but none that is whole, or it is one of another network or optimizer.
     """
-    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
-    for fault in faults:
-        progress.say(f"warning: {fault}; using the one before")
+    checkpoint = load_newest(run, say)
     if checkpoint is None:
-        raise UserError(f"--resume: {run.checkpoints} holds no whole checkpoint to go on from")
-    arrays = _under(checkpoint.arrays, "store/")
+        if checkpoints.numbers(run.checkpoints):
+            raise UserError(f"--resume: {run.checkpoints} holds no whole checkpoint to go on from")
+        say("the run has no checkpoint yet: it starts over")
+        return None
+    arrays = {
+        name.removeprefix("store/"): array for name, array in checkpoint.arrays.items() if name.startswith("store/")
+    }
     try:
         store.restore(arrays | {"counters": restart_counters(arrays["counters"])})
     except ValueError as error:
         raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error
-    progress.say(f"resumed at {checkpoint.number:,} agent steps")
-    return Restored(_under(checkpoint.arrays, "agent/"), checkpoint.values)
+    say(f"resumed at {checkpoint.number:,} agent steps")
+    return checkpoint.values
 
 
-def _under(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def load_newest(run: RunDirectory, say: Callable[[str], None]) -> checkpoints.Checkpoint | None:
+    """The newest whole checkpoint; says which newer ones had to be passed over."""
+    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
+    for fault in faults:
+        say(f"warning: {fault}; using the one before")
+    return checkpoint
+
+
+def restart_counters(counters: np.ndarray) -> np.ndarray:
+    """Saved counters made ready to go on from: nothing claimed ahead, nobody stopped."""
+    saved = Counters(*map(int, counters))
+    return np.array(saved._replace(claimed_steps=saved.env_steps, stopped=0), np.int64)

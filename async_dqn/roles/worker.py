@@ -1,23 +1,30 @@
 """A worker: one actor-learner on the shared network; worker 0 is the chief as well."""
 
+import contextlib
 import threading
 import time
+from typing import Any, NamedTuple
 
 from async_dqn import devices
-from async_dqn.cluster import done_queue, server
-from async_dqn.cluster.remote_store import RemoteParameterStore
+from async_dqn.cluster import server
+from async_dqn.cluster.leases import LeaseKeeper
+from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.config import Config
-from async_dqn.errors import RunError
-from async_dqn.parameters import Counters
+from async_dqn.errors import Outage, RunError, RunFailed
+from async_dqn.parameters import Counters, Stop
 from async_dqn.progress import Progress
 from async_dqn.roles import assemble
-from async_dqn.roles.actor_learner import train
-from async_dqn.roles.chief import Chief, Follower
-from async_dqn.roles.resume import Restored, restore_run
+from async_dqn.roles.actor_learner import ActorLearner
+from async_dqn.roles.chief import Chief, Follower, exit_reason
+from async_dqn.roles.resume import load_newest, restore_run
 from async_dqn.run_directory import RunDirectory
+from async_dqn.trips import TravellingClient
 
 _SIGNAL_DEADLINE = 5.0  # seconds a ps may take to hear that a worker is done
+_PATIENCE = 4.0  # seconds that an interrupted chief gives the others
+_SAVE_DEADLINE = 300.0  # seconds to bring replay to disk in the end; a stop by signal has less
+_SIGNAL_SAVE_DEADLINE = 4.0
 
 
 def run_worker(
@@ -32,121 +39,223 @@ def run_worker(
 ) -> int:
     """Trains as one worker of a cluster. Gives the exit code; all done-queues are signalled whatever happens."""
     progress = Progress()
-    is_chief = task_index == 0
     num_threads = devices.threads_of_worker(config)
     devices.configure_eager(config, num_threads)
     session_config = server.session_config("worker", task_index, num_threads, devices.gpu_options(config))
     target = server.start_server(spec, "worker", task_index, session_config).target
+    token = new_token()
+    keeper = LeaseKeeper(target, session_config, spec, task_index, token, lease=config.lease, on_stop=should_stop.set)
+    code = 1
     try:
         missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
-        if should_stop.is_set():
-            return 130
-        if missing:
+        if missing and not should_stop.is_set():
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
         store = RemoteParameterStore(
             spec=spec,
             worker=task_index,
+            token=token,
             target=target,
             session_config=session_config,
             strategy=server.parameter_server_strategy(spec, task_index),
             num_parameters=problem.layout.num_parameters,
             optimizer=assemble.make_store_optimizer(config),
             total_steps=config.total_steps,
+            max_staleness=config.max_staleness,
             deadline=config.ps_deadline,
             warn=progress.say,
         )
-        restored = None
-        if is_chief:
-            restored = _begin_run(config, problem, run, store, progress, resume=resume)
-        else:
-            progress.say(f"worker {task_index}: waiting for worker 0 to initialise the network")
-            store.wait_until_initialized(config.ps_deadline, should_stop.is_set)
-        if should_stop.is_set():
-            return 130
-        client = assemble.make_client(config, store, overlap=config.overlap)
-        client.start()
-        agent_seeds, environment_seed = assemble.make_seeds(config, task_index, client.env_steps)
-        agent = assemble.make_agent(config, problem, client, worker=task_index, seeds=agent_seeds)
-        if restored:
-            agent.restore(restored.agent_arrays, restored.values["agent"])
-        chief = None
-        if is_chief:
-            chief = Chief(
-                config=config,
-                run=run,
-                store=store,
-                client=client,
-                agent=agent,
-                frame_skip=problem.spec.frame_skip,
-                progress=progress,
-                restored=restored.values if restored else {},
-            )
-        train(
-            config,
-            problem,
-            run,
-            worker=task_index,
-            client=client,
-            agent=agent,
-            environment_seed=environment_seed,
-            num_threads=num_threads,
-            duties=chief or Follower(),
-            should_stop=should_stop,
-        )
-        store.add_counts(Counters(workers_done=1))
-        interrupted = should_stop.is_set()
-        all_done = True
-        if chief:
-            if interrupted:
-                chief.stop()
-            patience = _SIGNAL_DEADLINE if interrupted else config.ps_deadline
-            all_done = _wait_for_others(store, chief, spec.num_workers, patience=patience)
-            reason = "interrupted" if interrupted else "solved" if chief.is_solved else "finished"
-            chief.finish(reason if all_done else "workers lost")
-        store.close()
-        return 130 if interrupted else 0 if all_done else 1
+        worker = _Worker(config, problem, run, task_index, store, progress, should_stop)
+        code = worker.run(resume=resume, num_threads=num_threads)
+        return code
     finally:
-        deaf = done_queue.signal_done(
-            target,
-            session_config,
-            task_index=task_index,
-            num_ps=spec.num_ps,
-            num_workers=spec.num_workers,
-            deadline=_SIGNAL_DEADLINE,
-        )
-        if deaf:
+        deaf = keeper.finish(code, _SIGNAL_DEADLINE)
+        if deaf and code:
             progress.say(f"worker {task_index}: no answer to the done signal from ps {', '.join(map(str, deaf))}")
         _release_gpu_memory()
 
 
-def _begin_run(
-    config: Config,
-    problem: assemble.Problem,
-    run: RunDirectory,
-    store: RemoteParameterStore,
-    progress: Progress,
-    *,
-    resume: bool,
-) -> Restored | None:
-    if resume:
-        return restore_run(run, store, progress)
-    run.write_config(config)
-    store.initialize(assemble.initial_parameters(config, problem))
-    return None
+class _Start(NamedTuple):
+    """How the chief found the run: what a checkpoint holds for it, and whether the network was live already."""
+
+    restored: dict[str, Any] | None
+    is_live: bool
 
 
-def _wait_for_others(store: RemoteParameterStore, chief: Chief, num_workers: int, *, patience: float) -> bool:
-    """Waits until every worker has counted itself done; gives up once the counters stand still for `patience` s."""
-    last, moved_at = store.add_counts(Counters()), time.monotonic()
-    while last.workers_done < num_workers:
-        time.sleep(0.1)
-        chief.tick()
-        counters = store.add_counts(Counters())
-        if counters != last:
-            last, moved_at = counters, time.monotonic()
-        elif time.monotonic() - moved_at > patience:
-            return False
-    return True
+class _Worker:
+    """One worker from its first look at the parameter servers to its last word."""
+
+    def __init__(
+        self,
+        config: Config,
+        problem: assemble.Problem,
+        run: RunDirectory,
+        task_index: int,
+        store: RemoteParameterStore,
+        progress: Progress,
+        should_stop: threading.Event,
+    ):
+        self._config, self._problem, self._run = config, problem, run
+        self._index, self._store, self._progress, self._should_stop = task_index, store, progress, should_stop
+        self._start = _Start(None, is_live=False)
+        self._chief: Chief | None = None
+
+    def run(self, *, resume: bool, num_threads: int) -> int:
+        """Trains to the end, through every outage that can be mended. Gives the exit code."""
+        client = None
+        while client is None:
+            try:
+                self._start = self._begin(resume=resume)
+                if self._should_stop.is_set():
+                    return 130
+                ledger = self._store.join()
+                starting = assemble.make_client(self._config, self._store)
+                starting.start()
+                client = starting
+            except Outage as outage:  # a ps that died meanwhile
+                self._reconnect(outage)
+                if self._should_stop.is_set():
+                    return 130
+        learner = ActorLearner(
+            self._config,
+            self._problem,
+            self._run,
+            worker=self._index,
+            client=client,
+            run_id=ledger.run_id,
+            num_threads=num_threads,
+            say=self._progress.say,
+        )
+        code = None
+        while code is None:
+            try:
+                if self._index == 0 and self._chief is None:
+                    self._chief = self._make_chief(client, learner)
+                learner.run(self._chief or Follower(), self._should_stop)
+                code = self._end(client)
+            except RunFailed as error:
+                self._fail(error)
+                raise
+            except Outage as outage:
+                self._recover(outage, client)
+                if self._should_stop.is_set():
+                    return 130
+        learner.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
+        learner.close()
+        self._store.close()
+        return code
+
+    def _begin(self, *, resume: bool) -> _Start:
+        """Sees to it that there is a network to work on: the chief sets it up or finds it, the others wait for it."""
+        store, say = self._store, self._progress.say
+        if self._index:
+            if not store.is_ready():
+                say(f"worker {self._index}: waiting for worker 0 to initialise the network")
+            store.wait_until_ready(self._config.start_deadline, self._should_stop.is_set)
+            return _Start(None, is_live=True)
+        if store.is_ready():
+            store.run_id = store.read_ledger().run_id
+            if self._run.run_id() != store.run_id:
+                raise RunError(
+                    "the parameter servers hold the network of another run, which is left alone; end that run, or "
+                    "give its folder as --logdir"
+                )
+            say("worker 0: the network is live; going on with it")
+            newest = load_newest(self._run, say)
+            return _Start(newest.values if newest else None, is_live=True)
+        if not resume:
+            self._run.check(resume=False)  # a chief that comes back to a cluster that is no longer live
+        store.run_id = self._run.begin(self._config, resume=resume)
+        return _Start(self._set_up(restore=resume), is_live=False)
+
+    def _set_up(self, *, restore: bool) -> dict[str, Any] | None:
+        """Fills the parameter servers: from the newest checkpoint, or anew where there is none."""
+        restored = restore_run(self._run, self._store, self._progress.say) if restore else None
+        if restored is None:
+            self._store.initialize(assemble.initial_parameters(self._config, self._problem))
+        return restored
+
+    def _make_chief(self, client: TravellingClient, learner: ActorLearner) -> Chief:
+        return Chief(
+            config=self._config,
+            run=self._run,
+            store=self._store,
+            client=client,
+            agent=learner.agent,
+            frame_skip=self._problem.spec.frame_skip,
+            progress=self._progress,
+            restored=self._start.restored,
+            is_live=self._start.is_live,
+        )
+
+    def _end(self, client: TravellingClient) -> int:
+        """Says goodbye in the right order: the others first, the chief last. Gives the exit code."""
+        stopped = client.counters.stopped
+        if self._should_stop.is_set():
+            stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
+        if self._chief:
+            self._chief.save("running")  # nothing of this is lost if a ps dies while the others end
+            lost = self._wait_for_others(self._chief, is_urgent=stopped >= Stop.INTERRUPTED)
+            if lost:
+                self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
+            stopped = client.counters.stopped if stopped < Stop.INTERRUPTED else stopped
+            self._chief.finish(exit_reason(stopped))
+        self._store.leave()
+        if stopped == Stop.FAILED:
+            raise RunError(f"worker {self._index}: another worker has ended the run, see its log")
+        return 130 if stopped == Stop.INTERRUPTED else 0
+
+    def _wait_for_others(self, chief: Chief, *, is_urgent: bool) -> list[int]:
+        """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones."""
+        begin = time.monotonic()
+        while True:
+            chief.tick()
+            states = [worker.state for worker in self._store.check()]
+            is_urgent = is_urgent or self._should_stop.is_set()
+            patience = _PATIENCE if is_urgent else self._config.ps_deadline
+            awaited = ["active", "vacant"]
+            if time.monotonic() - begin > patience:
+                awaited = [] if is_urgent else ["active"]  # of those the leases take care
+            if not any(state in awaited for state in states[1:]):
+                return [worker for worker, state in enumerate(states) if worker and state != "done"]
+            time.sleep(0.05)
+
+    def _fail(self, error: RunFailed) -> None:
+        """Ends the run for everyone, with the last checkpoint as it is."""
+        with contextlib.suppress(RunError, Outage):
+            self._store.add_counts(Counters(stopped=Stop.FAILED))
+            if self._chief:
+                self._wait_for_others(self._chief, is_urgent=True)
+                self._chief.finish(f"failed: {error}")
+            self._store.leave()
+
+    def _recover(self, outage: Outage, client: TravellingClient) -> None:
+        """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
+        client.abandon_trip(self._config.ps_deadline)
+        has_restored = False
+        while True:
+            self._reconnect(outage)
+            if self._should_stop.is_set():
+                return
+            try:
+                if self._index == 0 and not self._store.is_ready():
+                    self._start = _Start(self._set_up(restore=True), is_live=False)
+                    has_restored = True
+                self._store.wait_until_ready(self._config.ps_deadline, self._should_stop.is_set)
+                is_same = self._store.settle()
+                if not is_same:
+                    self._store.join(is_start=False)
+                if self._chief and has_restored:
+                    self._chief.go_on_from(self._start.restored)
+                client.restart(rolled_back=not is_same)
+                self._progress.say(f"worker {self._index}: going on")
+                return
+            except Outage as another:
+                outage = another
+
+    def _reconnect(self, outage: Outage) -> None:
+        deadline = self._config.ps_deadline
+        self._progress.say(f"worker {self._index}: {outage}; paused for up to {deadline:.0f} s until it is back")
+        self._store.reconnect(deadline, self._should_stop.is_set)
 
 
 def _release_gpu_memory() -> None:

@@ -1,0 +1,180 @@
+"""Leases: how a parameter server knows which workers live.
+
+Each worker says so to every ps a few times within a lease. A ps judges by its own monotonic clock alone, so neither a
+clock that jumps nor another server that is down can mislead it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from async_dqn.cluster.done_queue import ALIVE, Message, done_queue, stop_queue
+from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
+from async_dqn.errors import Outage
+
+_BEATS = 6  # signs of life in a lease
+_FINISHED_GRACE = 2.0  # seconds that the other workers have to say goodbye once the chief has finished
+
+
+class LeaseState(Enum):
+    """What a ps thinks of a worker."""
+
+    EXPECTED = auto()
+    ALIVE = auto()
+    DONE = auto()
+    FAILED = auto()  # it said so; it may be started again
+    LOST = auto()
+
+
+class _Holder(NamedTuple):
+    state: LeaseState
+    token: int
+    heard_at: float
+    code: int
+
+
+class LeaseBook:
+    """A ps's view of all workers. Times are seconds of one monotonic clock, given by the caller.
+
+    Args:
+      num_workers: how many there are.
+      lease: seconds after which a worker that is not heard from is lost.
+      start_deadline: seconds that a worker has to come at all.
+      now: the time.
+    """
+
+    def __init__(self, num_workers: int, lease: float, start_deadline: float, now: float):
+        self._lease, self._start_deadline = lease, start_deadline
+        self._holders = [_Holder(LeaseState.EXPECTED, 0, now, 0)] * num_workers
+        self._known: set[int] = set()  # tokens ever seen
+        self._finished_at: float | None = None
+
+    def hear(self, message: Message, now: float) -> bool:
+        """Takes in one message; gives whether it says that a worker has failed.
+
+        Those of a process whose place another has taken since are passed over.
+        """
+        if not 0 <= message.worker < len(self._holders):
+            return False
+        holder = self._holders[message.worker]
+        if message.token in self._known and message.token != holder.token:
+            return False
+        self._known.add(message.token)
+        if message.code == ALIVE:
+            state = LeaseState.ALIVE
+        else:
+            state = LeaseState.DONE if message.code in (0, 130) else LeaseState.FAILED
+        self._holders[message.worker] = _Holder(state, message.token, now, max(message.code, 0))
+        if message.worker == 0 and message.code == 0:
+            self._finished_at = now
+        return state is LeaseState.FAILED
+
+    def expire(self, now: float) -> list[tuple[int, int, LeaseState]]:
+        """Worker, token and former state of all whose time is over, each once."""
+        expired: list[tuple[int, int, LeaseState]] = []
+        for worker, holder in enumerate(self._holders):
+            allowed = self._start_deadline if holder.state is LeaseState.EXPECTED else self._lease
+            if holder.state not in (LeaseState.DONE, LeaseState.LOST) and now - holder.heard_at > allowed:
+                self._holders[worker] = holder._replace(state=LeaseState.LOST)
+                expired.append((worker, holder.token, holder.state))
+        return expired
+
+    def state(self, worker: int) -> LeaseState:
+        """What is thought of one worker."""
+        return self._holders[worker].state
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the chief has said that the run met its end."""
+        return self._finished_at is not None
+
+    def is_over(self, now: float) -> bool:
+        """Whether there is nobody left to serve."""
+        if self._finished_at is not None and now - self._finished_at > _FINISHED_GRACE:
+            return True
+        return all(holder.state in (LeaseState.DONE, LeaseState.LOST) for holder in self._holders)
+
+    def missing(self) -> list[int]:
+        """The workers that never said they were done."""
+        return [worker for worker, holder in enumerate(self._holders) if holder.state is not LeaseState.DONE]
+
+
+class LeaseKeeper:
+    """A worker's side: says to every ps that it lives, and in the end that it is done.
+
+    Each ps has a thread and a session of its own, which filters out all the others: a dead one holds up nobody.
+
+    Args:
+      target, config: the worker's own server, and the ConfigProto that it was built with.
+      worker, token: who is speaking.
+      lease: seconds.
+      on_stop: called, from another thread, when a ps asks everyone to end.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        config: tf.compat.v1.ConfigProto,
+        spec: ClusterSpec,
+        worker: int,
+        token: int,
+        *,
+        lease: float,
+        on_stop: Callable[[], None],
+    ):
+        self._target, self._config, self._spec = target, config, spec
+        self._worker, self._token = worker, token
+        self._lease, self._on_stop = lease, on_stop
+        self._code = ALIVE
+        self._ending = threading.Event()
+        self._told = [threading.Event() for _ in spec.ps]
+        for ps in range(spec.num_ps):
+            threading.Thread(target=self._keep, args=(ps,), name=f"lease-{ps}", daemon=True).start()
+
+    def finish(self, code: int, deadline: float) -> list[int]:
+        """Says to every ps that this worker is done; gives those that could not be told within `deadline` seconds.
+
+        Args:
+          code: 0 and 130 are final, anything else means that the worker may be started again.
+        """
+        self._code = code
+        self._ending.set()
+        for told in self._told:
+            told.wait(deadline / len(self._told))
+        return [ps for ps, told in enumerate(self._told) if not told.is_set()]
+
+    def _keep(self, ps: int) -> None:
+        address = [self._spec.ps[ps]]
+        session, message, tell, num_stops = self._open(ps)
+        while True:
+            is_last = self._ending.is_set()
+            feed = {message: Message(self._worker, self._token, self._code if is_last else ALIVE)}
+            try:
+                if not wait_until_reachable(address, 0.0, lambda: False):
+                    if session.run([tell, num_stops], feed)[1]:
+                        self._on_stop()
+                    if is_last:
+                        self._told[ps].set()
+                        return
+            except (Outage, LostStep):
+                session.renew()
+            if is_last:
+                time.sleep(0.1)
+            else:
+                self._ending.wait(self._lease / _BEATS)
+
+    def _open(self, ps: int) -> tuple[PatientSession, tf.Tensor, tf.Operation, tf.Tensor]:
+        alone = tf.compat.v1.ConfigProto.FromString(self._config.SerializeToString())
+        alone.device_filters[:] = [f"/job:ps/task:{ps}", *(f for f in self._config.device_filters if f != "/job:ps")]
+        with tf.Graph().as_default() as graph:
+            message = tf.compat.v1.placeholder(tf.int64, [len(Message._fields)])
+            tell = done_queue(ps, self._spec.num_workers).enqueue(message)
+            num_stops = stop_queue(ps).size()
+        graph.finalize()
+        session = PatientSession(self._target, graph, alone, [self._spec.ps[ps]], patience=max(self._lease / 3, 1.0))
+        return session, message, tell, num_stops

@@ -1,0 +1,89 @@
+"""A TensorFlow session whose steps end: in time, as lost, or with an outage.
+
+TensorFlow's gRPC runtime loses a step now and then (one was seen that never came back, whatever deadline it had), and
+opening a session to a dead server never returns at all. So every step runs in a thread that can be left behind.
+"""
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from async_dqn.background import Background
+from async_dqn.cluster.spec import wait_until_reachable
+from async_dqn.errors import Outage
+
+_CONNECTION_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+)
+
+
+class LostStep(Exception):
+    """A step that may or may not have been made. The session is a new one already: try again."""
+
+
+class PatientSession:
+    """Runs steps of one graph, one at a time.
+
+    Args:
+      target, graph, config: as for `tf.compat.v1.Session`.
+      addresses: the servers that take part in the steps.
+      patience: seconds after which a step counts as lost.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        graph: tf.Graph,
+        config: tf.compat.v1.ConfigProto,
+        addresses: Sequence[str],
+        patience: float,
+    ):
+        self._open = lambda: tf.compat.v1.Session(target, graph=graph, config=config)
+        self._addresses = addresses
+        self.patience = patience
+        self.renew()
+
+    def renew(self) -> None:
+        """Leaves the session behind and goes on with a new one, as after an outage."""
+        self._session: Any = None
+        self._calls = Background("parameter-steps")
+
+    def run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
+        """Runs one step.
+
+        Raises:
+          LostStep: no answer, though every server listens.
+          Outage: a server does not listen, or has lost its variables.
+        """
+        call = self._calls.submit(self._step, fetches, feed)
+        try:
+            return call.result(self.patience)
+        except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:
+            raise Outage("a parameter server was restarted and has lost its variables") from error
+        except concurrent.futures.TimeoutError as error:
+            raise self._lost(f"no answer within {self.patience:.0f} s") from error
+        except _CONNECTION_ERRORS as error:
+            raise self._lost(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}") from error
+
+    def _step(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> Any:
+        if self._session is None:
+            self._session = self._open()
+        return self._session.run(fetches, feed)
+
+    def _lost(self, reason: str) -> Exception:
+        missing = wait_until_reachable(self._addresses, 0.0, lambda: False)
+        self.renew()
+        if missing:
+            return Outage(f"the parameter server at {', '.join(missing)} has ended ({reason})")
+        return LostStep(reason)
+
+    def close(self) -> None:
+        """Ends the thread; the session goes with the process, as closing one may wait for a dead server."""
+        self._calls.close()

@@ -1,0 +1,243 @@
+"""Starts processes, watches them and starts them again."""
+
+import contextlib
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
+INTERRUPTED = 130  # the exit code of a process that a user has ended
+_BAD_ARGUMENTS = 2
+_FINAL = (0, _BAD_ARGUMENTS, INTERRUPTED)
+_LONGEST_BACKOFF = 30.0  # seconds
+_LONGEST_STEP = 1.0  # seconds of being frozen counted at a time: the launcher itself may have been stopped for longer
+_PATIENCE = 60.0  # seconds that a process supervised alone may take to end well
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+if sys.platform == "linux":
+    _PRCTL = _LIBC.prctl  # looked up here: between fork and exec nothing may take a lock
+
+
+class Task:
+    """One process, in a session of its own, that is started again when it fails or freezes.
+
+    Exit codes 0, 2 (bad arguments: they would be bad again) and 130 (interrupted by the user) are final. Start and
+    poll it in the main thread: on Linux the process gets SIGTERM when the thread that started it ends, however it
+    does.
+
+    Args:
+      name: what messages call it, as "worker 1".
+      command: the command line, from the number of restarts so far.
+      max_restarts: how often it may be started again.
+      lease: seconds it may be frozen (stopped by a signal or a debugger) before it is killed and started again.
+      say: takes one line on every restart.
+      log: where its output is added to; None: to this process's own.
+      enter: called in the new process before anything else, as PrivateNetwork.enter.
+      clock: seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[int], Sequence[str]],
+        *,
+        max_restarts: int,
+        lease: float,
+        say: Callable[[str], None],
+        log: Path | None = None,
+        enter: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.name, self.log = name, log
+        self.code: int | None = None  # that it ended with last
+        self.restarts = 0
+        self.has_failed = False  # it ended badly by itself, and is not started again
+        self._command = command
+        self._max_restarts, self._lease = max_restarts, lease
+        self._say, self._enter, self._clock = say, enter, clock
+        self._process: subprocess.Popen | None = None
+        self._start_at: float | None = None
+        self._polled_at = clock()
+        self._frozen_for = 0.0
+        self._told_to_end = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs."""
+        return self._process.pid if self._process else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process has not been seen to end."""
+        return self._process is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs, nor will."""
+        return self._process is None and self._start_at is None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the process is stopped."""
+        with contextlib.suppress(psutil.Error):
+            stopped = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+            return self._process is not None and psutil.Process(self._process.pid).status() in stopped
+        return False
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether it ended because of bad arguments."""
+        return self.is_over and self.code == _BAD_ARGUMENTS
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether it ended because somebody asked it to."""
+        return self.is_over and self.code == INTERRUPTED
+
+    def start(self) -> None:
+        """Starts the process."""
+        self._start_at = None
+        self._polled_at, self._frozen_for = self._clock(), 0.0
+        prepare = functools.partial(_prepare, self._enter, os.getpid())
+        try:
+            with contextlib.ExitStack() as stack:
+                output = stack.enter_context(open(self.log, "ab")) if self.log else None
+                self._process = subprocess.Popen(
+                    self._command(self.restarts),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT if output else None,
+                    start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on in order
+                    preexec_fn=prepare,
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            self._ended(1, f"could not be started ({error})")
+
+    def poll(self) -> None:
+        """Sees whether it has ended or is frozen, and starts it again when it is time. Never waits."""
+        now = self._clock()
+        elapsed, self._polled_at = min(now - self._polled_at, _LONGEST_STEP), now
+        if self._process is None:
+            if self._start_at is not None and now >= self._start_at:
+                self.restarts += 1
+                self.start()
+            return
+        code = self._process.poll()
+        if code is not None:
+            self._process = None
+            thawed = self._frozen_for <= self._lease
+            self._ended(code, _describe(code) if thawed else f"frozen for {self._lease:g} s, so killed")
+            return
+        if self._frozen_for <= self._lease:
+            self._frozen_for = self._frozen_for + elapsed if self.is_frozen else 0.0
+        if self._frozen_for > self._lease:
+            self._signal(signal.SIGKILL)
+
+    def stay_down(self) -> None:
+        """From now on it is not started again."""
+        self._told_to_end = True
+        self._start_at = None
+
+    def terminate(self) -> None:
+        """Asks it to end well, for good. A stopped process would not hear it, so it is woken."""
+        self.stay_down()
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends it at once, for good, with its own children."""
+        self.stay_down()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(self._process.pid, number)
+            else:
+                self._process.send_signal(number)
+
+    def _ended(self, code: int, how: str) -> None:
+        self.code = code
+        if self._told_to_end or code in _FINAL:
+            self.has_failed = not self._told_to_end and code == _BAD_ARGUMENTS
+            return
+        where = f" (see {self.log})" if self.log else ""
+        if self.restarts >= self._max_restarts:
+            self.has_failed = True
+            self._say(f"{self.name}: {how}{where}; given up after {count(self.restarts, 'restart')}")
+            return
+        delay = min(_LONGEST_BACKOFF, 2.0**self.restarts)
+        self._start_at = self._clock() + delay
+        self._say(f"{self.name}: {how}{where}; restart {self.restarts + 1} of {self._max_restarts} in {delay:g} s")
+
+
+def wait(tasks: Sequence[Task], seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Waits until no task runs but those that are frozen, at most so long, and no longer once there is a hurry."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for task in tasks:
+            task.poll()
+        if hurry() or time.monotonic() > deadline or all(not task.is_running or task.is_frozen for task in tasks):
+            return
+        time.sleep(POLL_PERIOD / 4)
+
+
+def kill(tasks: Sequence[Task]) -> None:
+    """Ends at once what still runs, and waits until it has."""
+    for task in tasks:
+        task.kill()
+    deadline = time.monotonic() + _PATIENCE
+    while any(task.is_running for task in tasks) and time.monotonic() < deadline:
+        for task in tasks:
+            task.poll()
+        time.sleep(0.01)
+
+
+def supervise(task: Task, should_stop: threading.Event) -> int:
+    """Runs one task to its end, restarts included. Gives its exit code, with 1 for whatever is not 0, 2 or 130."""
+    task.start()
+    try:
+        while not task.is_over and not should_stop.is_set():
+            time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
+            task.poll()
+        task.terminate()
+        wait([task], _PATIENCE)
+    finally:
+        kill([task])
+    if task.code in _FINAL:
+        return task.code
+    return INTERRUPTED if should_stop.is_set() else 1
+
+
+def count(number: int, what: str) -> str:
+    """1 restart, 2 restarts."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _prepare(enter: Callable[[], None], parent: int) -> None:
+    """In the new process, before its program."""
+    enter()  # first: a change of user namespace may clear what follows
+    if sys.platform == "linux":
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before it was asked for
+            os._exit(1)
