@@ -190,16 +190,26 @@ def _check_max_restarts(values: flags.FlagValues) -> None:
 
 
 def _supervise(
-    name: str, config: Config, run: RunDirectory | None, values: flags.FlagValues, arguments: Sequence[str]
+    job: str, index: int, config: Config, run: RunDirectory, values: flags.FlagValues, arguments: Sequence[str]
 ) -> int:
     """Runs this same command in a process of its own, which is started again when it fails or freezes."""
     from async_dqn.roles.supervisor import Task, supervise
 
-    def command(restarts: int) -> list[str]:
-        resume = ["--resume"] if restarts and run is not None and run.config.exists() else []
-        return [sys.executable, "-m", "async_dqn", *arguments, "--max_restarts=0", *resume]
+    is_chief = (job, index) == ("worker", 0)
 
-    task = Task(name, command, max_restarts=values.max_restarts, lease=config.lease, say=Progress().say)
+    def command(restarts: int) -> list[str]:
+        resume = ["--resume"] if is_chief and restarts and run.config.exists() else []
+        fixed = [f"--logdir={run.path}", "--max_restarts=0"]
+        return [sys.executable, "-m", "async_dqn", *arguments, *fixed, *resume]
+
+    task = Task(
+        f"{job} {index}",
+        command,
+        max_restarts=values.max_restarts,
+        lease=config.lease,
+        say=Progress().say,
+        is_final=run.has_failed if is_chief else lambda: False,
+    )
     return supervise(task, _signals())
 
 
@@ -213,14 +223,14 @@ def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
         run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
     card = devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ))
     if values.max_restarts:
-        return _supervise(f"worker {index}", config, run if index == 0 else None, values, arguments)
+        return _supervise("worker", index, config, run, values, arguments)
     devices.hide_gpus(card)
     from async_dqn.roles import assemble, worker
 
     problem = assemble.make_problem(config)
     memory = assemble.check_replay_memory(config, problem, 1)
     run.create()
-    print(f"worker {index}: run directory {run.path}; {memory}", flush=True)
+    print(f"run directory {run.path}; {memory}", flush=True)
     return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())
 
 
@@ -229,7 +239,8 @@ def _ps(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
     _check_max_restarts(values)
     if values.max_restarts:
-        return _supervise(f"ps {index}", config, None, values, arguments)
+        run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+        return _supervise("ps", index, config, run, values, arguments)
     devices.hide_gpus(None)
     from async_dqn.roles import ps
 

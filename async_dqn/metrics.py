@@ -16,6 +16,22 @@ import tensorflow as tf
 from async_dqn.parameters import Counters, EpisodeReport
 
 EPISODE_FIELDS = ("time", "worker", "env_steps", "episode_return", "length")
+METRIC_FIELDS = (
+    "wall_seconds",
+    "env_steps",
+    "frames",
+    "minibatches",
+    "updates",
+    "episodes",
+    "mean_return_100",
+    "epsilon",
+    "learning_rate",
+    "loss",
+    "steps_per_second",
+    "minibatches_per_second",
+    "updates_per_second",
+    "staleness_mean",
+)
 
 
 class CsvWriter:

@@ -126,6 +126,10 @@ class ParameterClient:
         """Hands finished games to the chief."""
         self._store.report_episodes(episodes)
 
+    def report(self) -> None:
+        """Reports all that is counted here, and hears how the others stand."""
+        self._hear(self._store.add_counts(self._take_unreported()))
+
     def _take_unreported(self) -> Counters:
         counts, self._unreported = self._unreported, Counters()
         return counts
@@ -143,7 +147,7 @@ class LocalClient(ParameterClient):
         self._apply = store.apply
 
     def start(self) -> None:
-        self._report()
+        self.report()
 
     def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         self._apply(gradient, learning_rate)
@@ -153,10 +157,7 @@ class LocalClient(ParameterClient):
         self._nonfinite_in_a_row = 0
         self.count(updates=1)
         self.stalenesses.append(0)
-        self._report()
+        self.report()
 
     def finish(self) -> None:
-        self._report()
-
-    def _report(self) -> None:
-        self._hear(self._store.add_counts(self._take_unreported()))
+        self.report()

@@ -35,9 +35,14 @@ def progress_line(row: Mapping[str, Any], total_steps: int) -> str:
 
 
 class Progress:
-    """Shows the newest line: rewritten in place on a terminal, one every `plain_period` seconds elsewhere."""
+    """Shows the newest line: rewritten in place on a terminal, one every `plain_period` seconds elsewhere.
 
-    def __init__(self, stream: TextIO | None = None, plain_period: float = 30.0):
+    Args:
+      name: who is speaking, in front of every line that stays.
+    """
+
+    def __init__(self, stream: TextIO | None = None, plain_period: float = 30.0, name: str = ""):
+        self._prefix = f"{name}: " if name else ""
         self._stream = stream or sys.stdout
         self._plain_period = plain_period
         self._in_place = self._stream.isatty()
@@ -61,5 +66,5 @@ class Progress:
         if self._in_place and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._width = 0
-        self._stream.write(line + "\n")
+        self._stream.write(f"{self._prefix}{line}\n")
         self._stream.flush()

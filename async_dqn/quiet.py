@@ -10,7 +10,9 @@ from collections.abc import Iterator
 # glog and absl lines (I0000 00:00:..., 2026-11-21 10:00:00.0: I tensorflow/...), and what comes before them.
 _NOISE = re.compile(
     rb"^([IWE]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |WARNING: All log messages before absl|"
-    rb"To enable the following instructions|WARNING:tensorflow:)"
+    rb"To enable the following instructions|WARNING:tensorflow:|"
+    # gRPC on a connection that broke, which is told in a line of ours.
+    rb"Additional GRPC error information|:UNKNOWN:Error received from peer|=+$)"
 )
 
 

@@ -94,7 +94,7 @@ class ReplayLog:
         self._segment_slots = max(1, min(int(segment_bytes / replay.slot_bytes), replay.num_envs * size // 8))
         _remove_temporaries(directory)
         found, _ = _list(directory)
-        self._segments = list(after.segments) if after else []  # that the newest one goes back to without a gap
+        self._segments = list(after.segments) if after else []  # of use, oldest first
         used = {segment.number for segment in self._segments}
         self._outdated = [path for number, path in found.items() if number not in used]
         self._replaces = list(replaces)
@@ -222,13 +222,16 @@ class ReplayLog:
 
     def _remove_old(self, newest: Segment) -> None:
         """Removes what is of no use after the newest segment, which is on disk."""
-        if newest.previous == _NONE:
-            self._outdated += [segment.path for segment in self._segments]
-            self._segments = []
         self._segments.append(newest)
-        # Only slots on disk push others out here: restored, the ring ends with the newest of them.
-        while (self._segments[0].stop <= newest.stop - newest.slots_per_env).all():
-            self._outdated.append(self._segments.pop(0).path)
+        # Counted in slots on disk: restored, the ring ends with the newest of them. Slots before a gap still count.
+        room = np.full(len(newest.stop), newest.slots_per_env)
+        for end in range(len(self._segments) - 1, 0, -1):
+            earlier, later = self._segments[end - 1 : end + 1]
+            room -= later.stop - np.maximum(later.first, earlier.stop)
+            if (room <= 0).all():
+                self._outdated += [segment.path for segment in self._segments[:end]]
+                del self._segments[:end]
+                break
         if (newest.stop >= self._goal).all():
             self._outdated = [path for path in self._outdated if not _unlink(path)]
             while self._replaces:

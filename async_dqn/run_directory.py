@@ -83,6 +83,13 @@ class RunDirectory:
         except Exception:  # whatever json makes of content that may be anything
             return None
 
+    def has_failed(self) -> bool:
+        """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
+        try:
+            return str(json.loads(read_regular(self.summary))["exit_reason"]).startswith("failed")
+        except Exception:  # there is none yet, or it may be anything
+            return False
+
     def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
         """The replays that one of `num_workers` takes over from workers that there are no longer."""
         indices = [path.name.removeprefix("worker-") for path in self.path.glob("worker-*")]

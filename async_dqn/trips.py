@@ -153,7 +153,7 @@ class TravellingClient(ParameterClient):
 
     def _close(self) -> None:
         self._finish_trip()
-        self._hear(self._store.add_counts(self._take_unreported()))
+        self.report()
         if self._background:
             self._background.close()
 

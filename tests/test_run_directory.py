@@ -19,7 +19,7 @@ def made(path, config=None):
     """A run directory that holds a run."""
     run = RunDirectory(path)
     run.create()
-    run.write_config(config or Config())
+    run.write_config(config or Config(), 7)
     return run
 
 
@@ -140,6 +140,27 @@ def test_config_round_trip(tmp_path):
     assert made(tmp_path, config).read_config() == config
 
 
+def test_a_run_keeps_its_id_when_it_is_resumed(tmp_path):
+    run, other = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    for each in (run, other):
+        each.create()
+    run_id = run.begin(Config(), resume=False)
+    assert 0 < run_id < 2**63
+    assert run.run_id() == run.begin(Config(batch_size=7), resume=True) == run_id
+    assert run.read_config().batch_size == 7
+    assert other.begin(Config(), resume=False) != run_id
+    assert run.begin(Config(), resume=False) != run_id
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b'{"run_id": null}', b'{"run_id": 1e999}', b"\xff"])
+def test_without_an_id_there_is_none_and_a_resumed_run_gets_one(tmp_path, content):
+    run = RunDirectory(tmp_path)
+    if content is not None:
+        run.config.write_bytes(content)
+    assert run.run_id() is None
+    assert run.begin(Config(), resume=True) == run.run_id() is not None
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -148,17 +169,52 @@ def test_config_round_trip(tmp_path):
         ("[]", "config.json cannot be read"),
         ("{}", "config.json cannot be read"),
         ('{"config": {"batch_size": "many"}}', "config.json cannot be read"),
-        ('{"config": {"batch_size": 0}}', "--batch_size=0: must be a number of at least 1"),
+        ('{"config": {"batch_size": 0}}', "config.json: --batch_size=0: must be a number of at least 1"),
+        ('{"config": []}', 'config.json cannot be read: it holds no object "config"'),
+        ('{"config": "many"}', "config.json cannot be read"),
+        ('{"config": {"batch_size": [1]}}', "config.json cannot be read"),
+        ('{"config": {"batch_size": NaN}}', "config.json"),
+        ('{"config": {"batch_size": Infinity}}', "config.json"),
+        ('{"config": {"batch_size": 1e999}}', "config.json"),
+        ('{"config": {"batch_size": 1' + "0" * 4000 + "}}", "config.json"),
+        ('{"config": {"batch_size": ' + "9" * 10_000 + "}}", "config.json cannot be read"),
+        ('{"config": {"discount": 1' + "0" * 400 + "}}", "config.json cannot be read"),
+        ('{"config": {"agent": "' + "x" * 10_000 + '"}}', "config.json: --agent=xxx"),
+        ('{"config": {"agent": "a\\n\\u001b[31m\\u0000b"}}', r"--agent=a \x1b[31m\x00b"),
+        ('{"config": {"agent": {"a": [1]}}}', "config.json"),
+        ("[" * 100_000, "config.json cannot be read"),
+        ('{"config":' * 100_000, "config.json cannot be read"),
+        (b"\xff\xfe", "config.json cannot be read"),
+        (b"\0" * 1000, "config.json cannot be read"),
     ],
+    ids=lambda value: repr(value)[:40],
 )
 def test_a_config_that_cannot_be_read_is_told_in_one_line(tmp_path, content, words):
     run = RunDirectory(tmp_path)
     if content is not None:
-        run.config.write_text(content)
+        run.config.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as raised:
         run.read_config()
     assert words in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Path.mkdir, "Is a directory"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda path: path.symlink_to(path), "symbolic link"),
+        (lambda path: path.symlink_to("nowhere"), "holds no run"),
+    ],
+    ids=["folder", "FIFO", "device", "link to itself", "link to nothing"],
+)
+def test_something_else_in_place_of_the_config_is_told_in_one_line(tmp_path, make, words):
+    make(tmp_path / "config.json")
+    with pytest.raises(UserError, match=words):
+        RunDirectory(tmp_path).read_config()
 
 
 def test_summary_is_replaced_whole(tmp_path):

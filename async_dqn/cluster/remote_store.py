@@ -199,9 +199,7 @@ class RemoteParameterStore:
                 self._outage = outage
                 raise
             except LostStep as lost:
-                self._warn(
-                    f"worker {self._worker}: a step to the parameter servers was lost ({lost}); going on without it"
-                )
+                self._warn(f"a step to the parameter servers was lost ({lost}); going on without it")
                 raise
 
     def _run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:

@@ -53,6 +53,7 @@ def run_baseline(
         stopped = Stop.INTERRUPTED if should_stop.is_set() else client.counters.stopped
         reason = exit_reason(stopped)
     except RunFailed as error:
+        client.report()
         chief.finish(f"failed: {error}")
         raise
     chief.finish(reason)

@@ -14,28 +14,21 @@ from async_dqn import checkpoints
 from async_dqn.agents.dqn import DQN
 from async_dqn.background import Background
 from async_dqn.config import Config
-from async_dqn.metrics import EPISODE_FIELDS, CsvWriter, EpisodeTracker, RateTracker, TensorBoardWriter, rewind, rows
+from async_dqn.metrics import (
+    EPISODE_FIELDS,
+    METRIC_FIELDS,
+    CsvWriter,
+    EpisodeTracker,
+    RateTracker,
+    TensorBoardWriter,
+    rewind,
+    rows,
+)
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
 from async_dqn.progress import Progress, progress_line
 from async_dqn.run_directory import RunDirectory
 
-METRIC_FIELDS = (
-    "wall_seconds",
-    "env_steps",
-    "frames",
-    "minibatches",
-    "updates",
-    "episodes",
-    "mean_return_100",
-    "epsilon",
-    "learning_rate",
-    "loss",
-    "steps_per_second",
-    "minibatches_per_second",
-    "updates_per_second",
-    "staleness_mean",
-)
 _SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
 
 
@@ -89,7 +82,7 @@ class Chief:
         self._ps_recoveries = self._steps_lost = 0
         self._begin(restored, is_live=is_live)
         self._tensorboard = TensorBoardWriter(run.tensorboard)
-        self._next_checkpoint = time.monotonic() if restored is None else self._started + config.checkpoint_period
+        self._next_checkpoint = self._started + (config.checkpoint_period if is_live else 0.0)
 
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool) -> None:
         """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""

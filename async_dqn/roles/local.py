@@ -1,8 +1,6 @@
 """A cluster on this machine: starts every ps and worker as a process of its own, watches them, shows one progress."""
 
 import contextlib
-import csv
-import io
 import json
 import os
 import sys
@@ -15,6 +13,7 @@ from async_dqn.checkpoints import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.errors import RunError
+from async_dqn.metrics import METRIC_FIELDS
 from async_dqn.progress import Progress, format_seconds, progress_line
 from async_dqn.roles.private_network import PrivateNetwork
 from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, count, kill, wait
@@ -73,17 +72,19 @@ def run_local(
             f"{job} {index}",
             command,
             max_restarts=max_restarts,
-            lease=getattr(config, "lease", 20.0),
+            lease=config.lease,
             say=progress.say,
             log=run.logs / f"{job}-{index}.log",
             enter=enter,
+            is_final=run.has_failed,
         )
 
     with _network(private_network, run.path, progress.say) as enter:
         servers = [make_task("ps", index) for index in range(config.num_ps)]
         workers = [make_task("worker", index) for index in range(config.num_workers)]
         progress.say(f"starting {config.num_ps} ps and {count(config.num_workers, 'worker')} (logs in {run.logs})")
-        code = _supervise(servers, workers, _Tail(run.metrics), progress, config.total_steps, should_stop)
+        watch = _Watch(run, [*servers, *workers], progress, config.total_steps)
+        code = _supervise(servers, workers, watch, should_stop)
     for task in (*servers, *workers):
         restarts = f" after {count(task.restarts, 'restart')}" if task.restarts else ""
         progress.say(f"{task.name}: exit code {task.code}{restarts}")
@@ -113,9 +114,7 @@ def _network(wanted: str, folder: Path, say: Callable[[str], None]) -> Iterator[
 def _supervise(
     servers: Sequence[Task],
     workers: Sequence[Task],
-    rows: "_Tail",
-    progress: Progress,
-    total_steps: int,
+    watch: "_Watch",
     should_stop: threading.Event,
 ) -> int:
     """Starts all tasks, keeps them up until the run is over, and ends them. Gives the exit code of the run."""
@@ -127,8 +126,7 @@ def _supervise(
             time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
             for task in tasks:
                 task.poll()
-            for row in rows.read():
-                progress.show(progress_line(row, total_steps))
+            watch.look()
         if code != 1:
             for task in tasks:
                 task.stay_down()
@@ -136,8 +134,7 @@ def _supervise(
         return code
     finally:
         _end(servers, workers)
-        for row in rows.read():
-            progress.show(progress_line(row, total_steps))
+        watch.look()
 
 
 def _outcome(servers: Sequence[Task], workers: Sequence[Task], should_stop: threading.Event) -> int | None:
@@ -193,32 +190,44 @@ def _last_line(log: Path) -> str:
 
 
 class _Tail:
-    """The rows that a CSV file of numbers grows by, whole lines only; what it holds at the start is passed over.
+    """The whole lines that a file grows by; what it holds at the start is passed over.
 
-    The file may also be cut back, as when a run goes on from a checkpoint: it is followed from its new end.
+    It may also be cut back, as metrics are when a run goes on from a checkpoint: then it is followed from its new end.
     """
 
     def __init__(self, path: Path):
         self._path = path
         self._position = os.path.getsize(path) if path.exists() else 0
-        self._header: list[str] = []
 
-    def read(self) -> list[dict[str, float]]:
-        """The rows since the last call."""
-        if not self._path.exists():
+    def read(self) -> list[str]:
+        """The lines since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                self._position = min(self._position, os.fstat(file.fileno()).st_size)
+                file.seek(self._position)
+                content = file.read()
+        except FileNotFoundError:
             return []
-        with open(self._path, newline="") as file:
-            header = file.readline()
-            if not header.endswith("\n"):
-                return []
-            self._header = self._header or next(csv.reader([header]))
-            start = max(min(self._position, os.path.getsize(self._path)), len(header))
-            file.seek(start)
-            text = file.read()
-        complete = text[: text.rfind("\n") + 1]
-        self._position = start + len(complete)
-        rows = []
-        for row in csv.reader(io.StringIO(complete)):
-            with contextlib.suppress(ValueError):  # half a line, where the file was cut back and has grown again
-                rows.append({name: float(cell or "nan") for name, cell in zip(self._header, row, strict=True)})
-        return rows
+        whole = content[: content.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+class _Watch:
+    """Shows on one terminal how the run stands, and what its processes have to say."""
+
+    def __init__(self, run: RunDirectory, tasks: Sequence[Task], progress: Progress, total_steps: int):
+        self._progress, self._total_steps = progress, total_steps
+        self._rows = _Tail(run.metrics)
+        self._logs = [(task.name, _Tail(task.log)) for task in tasks if task.log]
+
+    def look(self) -> None:
+        """Shows what is new."""
+        for name, log in self._logs:
+            for line in log.read():
+                if line.startswith(f"{name}: ") and (line.startswith("worker") or "lost" in line):
+                    self._progress.say(line)
+        for line in self._rows.read():
+            with contextlib.suppress(ValueError):  # the header, or half a line where the file was cut back
+                row = [float(cell or "nan") for cell in line.split(",")]
+                self._progress.show(progress_line(dict(zip(METRIC_FIELDS, row, strict=True)), self._total_steps))

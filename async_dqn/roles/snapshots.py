@@ -2,7 +2,7 @@
 
 The agent's state is small and saved every `--checkpoint_period`; replay is streamed all the time. After a stop in order
 both agree, and the worker goes on exactly where it was, in the middle of its games. After a crash replay is the newer,
-and its environments begin new games.
+and the environments begin new games.
 """
 
 import time
@@ -47,7 +47,7 @@ class Snapshots:
     ):
         self._run_id, self._agent, self._replay = run_id, agent, replay
         self._period = config.checkpoint_period
-        self._say = lambda text: say(f"worker {worker}: {text}")
+        self._say = say
         self._directory = run.worker(worker) / "snapshots"
         self._replay_directory = run.worker(worker) / "replay"
         self._orphans = run.orphaned_replays(worker, config.num_workers) if config.checkpoint_replay else []
@@ -72,7 +72,7 @@ class Snapshots:
             for fault in restored.faults:
                 self._say(f"warning: {fault}")
             if restored.num_slots:
-                self._say(f"has its replay again: {restored.num_slots:,} observations")
+                self._say(f"replay is there again: {restored.num_slots:,} observations")
             added = restored.added
             self._log = ReplayLog(
                 self._replay_directory,
@@ -98,7 +98,7 @@ class Snapshots:
         try:
             self._agent.restore(arrays, values["agent"], in_episode=in_episode)
         except ValueError as error:
-            self._say(f"warning: its snapshot is not used: {error}")
+            self._say(f"warning: the snapshot of this worker is not used: {error}")
             return None, {}
         return values["environment_seed"] if in_episode else None, values["totals"]
 
@@ -106,12 +106,12 @@ class Snapshots:
         """Begins to save; brings the environments to where they stood, or to the start of new games."""
         self._env, self._seed = env, seed
         if in_episode:
-            self._say("brings its environments to where they stood")
+            self._say("bringing the environments to where they stood")
             try:
                 env.restore(self._environment_arrays)
                 return
             except ValueError as error:
-                self._say(f"its environments begin new games: {error}")
+                self._say(f"the environments begin new games: {error}")
         self._agent.reset(env.reset())
 
     def tick(self, totals: Mapping[str, int]) -> None:
@@ -126,12 +126,12 @@ class Snapshots:
         """Saves everything as it stands, within `deadline` seconds."""
         begin = time.monotonic()
         if self._log and not self._log.flush(deadline):
-            self._say("warning: the newest part of its replay is not on disk")
+            self._say("warning: the newest part of replay is not on disk")
         writing = self._writer.submit(self._write, *self._state(totals))
         try:
             writing.result(max(1.0, deadline - (time.monotonic() - begin)))
         except TimeoutError:
-            self._say("warning: the disk is too slow for its last snapshot")
+            self._say("warning: the disk is too slow for the last snapshot of this worker")
 
     def _state(self, totals: Mapping[str, int]) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
         assert self._env is not None, "begin() comes first"
@@ -150,4 +150,4 @@ class Snapshots:
         try:
             checkpoints.save(self._directory, number, arrays, values, keep=_KEEP)
         except OSError as error:
-            self._say(f"could not save its snapshot: {error}; it goes on without")
+            self._say(f"could not save the snapshot of this worker: {error}; going on without")

@@ -42,6 +42,7 @@ class Task:
       say: takes one line on every restart.
       log: where its output is added to; None: to this process's own.
       enter: called in the new process before anything else, as PrivateNetwork.enter.
+      is_final: asked when it has failed: whether to start it again would not help.
       clock: seconds.
     """
 
@@ -55,6 +56,7 @@ class Task:
         say: Callable[[str], None],
         log: Path | None = None,
         enter: Callable[[], None] = lambda: None,
+        is_final: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.name, self.log = name, log
@@ -64,6 +66,7 @@ class Task:
         self._command = command
         self._max_restarts, self._lease = max_restarts, lease
         self._say, self._enter, self._clock = say, enter, clock
+        self._is_final = is_final
         self._process: subprocess.Popen | None = None
         self._start_at: float | None = None
         self._polled_at = clock()
@@ -173,6 +176,10 @@ class Task:
             self.has_failed = not self._told_to_end and code == _BAD_ARGUMENTS
             return
         where = f" (see {self.log})" if self.log else ""
+        if self._is_final():
+            self.has_failed = True
+            self._say(f"{self.name}: {how}{where}; the run has failed")
+            return
         if self.restarts >= self._max_restarts:
             self.has_failed = True
             self._say(f"{self.name}: {how}{where}; given up after {count(self.restarts, 'restart')}")

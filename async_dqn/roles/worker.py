@@ -38,7 +38,7 @@ def run_worker(
     should_stop: threading.Event,
 ) -> int:
     """Trains as one worker of a cluster. Gives the exit code; all done-queues are signalled whatever happens."""
-    progress = Progress()
+    progress = Progress(name=f"worker {task_index}")
     num_threads = devices.threads_of_worker(config)
     devices.configure_eager(config, num_threads)
     session_config = server.session_config("worker", task_index, num_threads, devices.gpu_options(config))
@@ -70,7 +70,7 @@ def run_worker(
     finally:
         deaf = keeper.finish(code, _SIGNAL_DEADLINE)
         if deaf and code:
-            progress.say(f"worker {task_index}: no answer to the done signal from ps {', '.join(map(str, deaf))}")
+            progress.say(f"no answer to the done signal from ps {', '.join(map(str, deaf))}")
         _release_gpu_memory()
 
 
@@ -133,7 +133,7 @@ class _Worker:
                 learner.run(self._chief or Follower(), self._should_stop)
                 code = self._end(client)
             except RunFailed as error:
-                self._fail(error)
+                self._fail(error, client)
                 raise
             except Outage as outage:
                 self._recover(outage, client)
@@ -149,7 +149,7 @@ class _Worker:
         store, say = self._store, self._progress.say
         if self._index:
             if not store.is_ready():
-                say(f"worker {self._index}: waiting for worker 0 to initialise the network")
+                self._progress.show("waiting for worker 0 to initialise the network")
             store.wait_until_ready(self._config.start_deadline, self._should_stop.is_set)
             return _Start(None, is_live=True)
         if store.is_ready():
@@ -159,7 +159,7 @@ class _Worker:
                     "the parameter servers hold the network of another run, which is left alone; end that run, or "
                     "give its folder as --logdir"
                 )
-            say("worker 0: the network is live; going on with it")
+            say("the network is live; going on with it")
             newest = load_newest(self._run, say)
             return _Start(newest.values if newest else None, is_live=True)
         if not resume:
@@ -219,10 +219,11 @@ class _Worker:
                 return [worker for worker, state in enumerate(states) if worker and state != "done"]
             time.sleep(0.05)
 
-    def _fail(self, error: RunFailed) -> None:
+    def _fail(self, error: RunFailed, client: TravellingClient) -> None:
         """Ends the run for everyone, with the last checkpoint as it is."""
         with contextlib.suppress(RunError, Outage):
-            self._store.add_counts(Counters(stopped=Stop.FAILED))
+            client.count(stopped=Stop.FAILED)
+            client.report()
             if self._chief:
                 self._wait_for_others(self._chief, is_urgent=True)
                 self._chief.finish(f"failed: {error}")
@@ -247,14 +248,14 @@ class _Worker:
                 if self._chief and has_restored:
                     self._chief.go_on_from(self._start.restored)
                 client.restart(rolled_back=not is_same)
-                self._progress.say(f"worker {self._index}: going on")
+                self._progress.say("going on")
                 return
             except Outage as another:
                 outage = another
 
     def _reconnect(self, outage: Outage) -> None:
         deadline = self._config.ps_deadline
-        self._progress.say(f"worker {self._index}: {outage}; paused for up to {deadline:.0f} s until it is back")
+        self._progress.say(f"{outage}; paused for up to {deadline:.0f} s until it is back")
         self._store.reconnect(deadline, self._should_stop.is_set)
 
 
