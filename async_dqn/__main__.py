@@ -208,7 +208,7 @@ def _supervise(
         max_restarts=values.max_restarts,
         lease=config.lease,
         say=Progress().say,
-        is_final=run.has_failed if is_chief else lambda: False,
+        is_final=lambda: is_chief and run.has_failed(),
     )
     return supervise(task, _signals())
 

@@ -66,7 +66,8 @@ class RunDirectory:
             raise UserError(f"--logdir={self.path}: {above} cannot be written to; give another folder")
 
     def create(self) -> None:
-        """Makes the folder, for this user's eyes only."""
+        """Makes the folder; it, and all that this process writes from now on, is for this user's eyes only."""
+        os.umask(0o077)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def begin(self, config: Config, *, resume: bool) -> int:
@@ -85,10 +86,14 @@ class RunDirectory:
 
     def has_failed(self) -> bool:
         """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
+        return self.exit_reason().startswith("failed")
+
+    def exit_reason(self) -> str:
+        """What summary.json says on how the run ended; "" where there is none yet."""
         try:
-            return str(json.loads(read_regular(self.summary))["exit_reason"]).startswith("failed")
-        except Exception:  # there is none yet, or it may be anything
-            return False
+            return str(json.loads(read_regular(self.summary))["exit_reason"])
+        except Exception:  # it may be anything
+            return ""
 
     def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
         """The replays that one of `num_workers` takes over from workers that there are no longer."""

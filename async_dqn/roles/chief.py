@@ -231,6 +231,7 @@ class Chief:
         wall = max(self.wall_seconds, 1e-9)
         solved_at = self._tracker.solved_at or (None, None)
         faults = self._faults()
+        ended = exit_reason != "running"  # the chief leaves its seat after its last word
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._frame_skip,
@@ -255,7 +256,7 @@ class Chief:
             "steps_lost": faults["steps_lost"],
             "workers": [
                 {
-                    "state": worker.state,
+                    "state": "done" if ended and worker is self._workers[0] else worker.state,
                     "env_steps": worker.counters.env_steps,
                     "minibatches": worker.counters.minibatches,
                 }

@@ -63,6 +63,12 @@ def run_local(
     write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
     common = [*flags, f"--cluster_spec={spec_file}", f"--logdir={run.path}"]
 
+    found = _identity(run.summary)
+
+    def verdict() -> str:
+        """How this run has ended, as its chief wrote down; not an earlier one that it goes on from."""
+        return run.exit_reason() if _identity(run.summary) != found else ""
+
     def make_task(job: str, index: int) -> Task:
         def command(restarts: int) -> list[str]:
             goes_on = resume or (restarts > 0 and (job, index) == ("worker", 0) and run.config.exists())
@@ -76,7 +82,8 @@ def run_local(
             say=progress.say,
             log=run.logs / f"{job}-{index}.log",
             enter=enter,
-            is_final=run.has_failed,
+            is_final=lambda: verdict().startswith("failed"),
+            is_done=lambda: (job, index) == ("worker", 0) and verdict() in ("finished", "solved"),
         )
 
     with _network(private_network, run.path, progress.say) as enter:
@@ -182,6 +189,15 @@ def _report(run: RunDirectory, progress: Progress) -> None:
         f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
         f"mean return of the last 100 games: {'-' if mean is None else mean}"
     )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Another one whenever the file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _last_line(log: Path) -> str:

@@ -43,6 +43,7 @@ class Task:
       log: where its output is added to; None: to this process's own.
       enter: called in the new process before anything else, as PrivateNetwork.enter.
       is_final: asked when it has failed: whether to start it again would not help.
+      is_done: asked when it has failed: whether its work is done all the same, so that its code counts as 0.
       clock: seconds.
     """
 
@@ -57,6 +58,7 @@ class Task:
         log: Path | None = None,
         enter: Callable[[], None] = lambda: None,
         is_final: Callable[[], bool] = lambda: False,
+        is_done: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.name, self.log = name, log
@@ -66,7 +68,7 @@ class Task:
         self._command = command
         self._max_restarts, self._lease = max_restarts, lease
         self._say, self._enter, self._clock = say, enter, clock
-        self._is_final = is_final
+        self._is_final, self._is_done = is_final, is_done
         self._process: subprocess.Popen | None = None
         self._start_at: float | None = None
         self._polled_at = clock()
@@ -176,6 +178,10 @@ class Task:
             self.has_failed = not self._told_to_end and code == _BAD_ARGUMENTS
             return
         where = f" (see {self.log})" if self.log else ""
+        if self._is_done():
+            self.code = 0
+            self._say(f"{self.name}: {how}{where}, after its work was done")
+            return
         if self._is_final():
             self.has_failed = True
             self._say(f"{self.name}: {how}{where}; the run has failed")

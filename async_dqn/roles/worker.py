@@ -11,7 +11,7 @@ from async_dqn.cluster.leases import LeaseKeeper
 from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.config import Config
-from async_dqn.errors import Outage, RunError, RunFailed
+from async_dqn.errors import Outage, RunError, RunFailed, UserError
 from async_dqn.parameters import Counters, Stop
 from async_dqn.progress import Progress
 from async_dqn.roles import assemble
@@ -174,6 +174,12 @@ class _Worker:
             self._store.initialize(assemble.initial_parameters(self._config, self._problem))
         return restored
 
+    def _restore(self) -> dict[str, Any] | None:
+        try:
+            return self._set_up(restore=True)
+        except UserError as error:  # nobody asked for it here
+            raise RunError(str(error).removeprefix("--resume: ")) from error
+
     def _make_chief(self, client: TravellingClient, learner: ActorLearner) -> Chief:
         return Chief(
             config=self._config,
@@ -199,7 +205,8 @@ class _Worker:
                 self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
             stopped = client.counters.stopped if stopped < Stop.INTERRUPTED else stopped
             self._chief.finish(exit_reason(stopped))
-        self._store.leave()
+        with contextlib.suppress(Outage):  # what is left to do without this worker, the others do
+            self._store.leave()
         if stopped == Stop.FAILED:
             raise RunError(f"worker {self._index}: another worker has ended the run, see its log")
         return 130 if stopped == Stop.INTERRUPTED else 0
@@ -239,7 +246,7 @@ class _Worker:
                 return
             try:
                 if self._index == 0 and not self._store.is_ready():
-                    self._start = _Start(self._set_up(restore=True), is_live=False)
+                    self._start = _Start(self._restore(), is_live=False)
                     has_restored = True
                 self._store.wait_until_ready(self._config.ps_deadline, self._should_stop.is_set)
                 is_same = self._store.settle()
