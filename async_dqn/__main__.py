@@ -14,7 +14,7 @@ from absl import flags
 from async_dqn import devices
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.config import PRESETS, Config, make_config
-from async_dqn.errors import RunError, UserError
+from async_dqn.errors import RunError, UserError, one_line
 from async_dqn.progress import Progress
 from async_dqn.quiet import quiet_stderr
 from async_dqn.run_directory import RunDirectory, default_logdir
@@ -364,6 +364,17 @@ def _usage() -> str:
     return "\n".join(["usage: async-dqn COMMAND [--flag=value ...]", "", *lines, "", "async-dqn COMMAND --help"])
 
 
+def _check_argument(argument: str, command: str) -> None:
+    """Refuses what absl or a terminal would choke on, and the flags that absl has of its own."""
+    flag = argument.partition("=")[0]
+    if len(flag) > 100 or flag.lstrip("-") in ("flagfile", "undefok"):
+        raise UserError(f"unknown flag {one_line(flag, 100)}; see async-dqn {command} --help")
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"argument {one_line(argument, 100)} is not UTF-8") from None
+
+
 def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
     """The command and its flags, or a text to show instead."""
     if not arguments or arguments[0] in ("--help", "-h", "help"):
@@ -371,6 +382,8 @@ def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
     name, rest = arguments[0], list(arguments[1:])
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}; must be one of {', '.join(COMMANDS)}")
+    for argument in rest:
+        _check_argument(argument, name)
     values = flags.FlagValues()
     _define(values, COMMANDS[name])
     if "--help" in rest or "-h" in rest:
@@ -400,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if verbose else quiet_stderr():
             return command.run(values, arguments)
     except (UserError, RunError) as error:
-        print(f"async-dqn: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        print(f"async-dqn: {one_line(error, 580)}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         return 130
@@ -411,9 +424,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         while place and place.tb_next:
             place = place.tb_next
         where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
-        text = " ".join(str(error).split())[:500]
         print(
-            f"async-dqn: {type(error).__name__} at {where}: {text} (--verbose shows all)",
+            f"async-dqn: {type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)",
             file=sys.stderr,
             flush=True,
         )
@@ -423,8 +435,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a log on a full disk
+            stream.flush()
     os._exit(code)
 
 

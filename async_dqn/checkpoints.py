@@ -21,6 +21,8 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from async_dqn.errors import one_line
+
 FORMAT = 1
 
 _NAME = re.compile(r"(?P<number>[0-9]{12,})(?P<suffix>\.json|\.npz)")
@@ -131,13 +133,6 @@ def read_regular(path: Path, limit: int = _MAX_TEXT) -> bytes:
     return content
 
 
-def one_line(what: object, limit: int = 300) -> str:
-    """`str(what)` with blanks for line ends, all else that does not print escaped, and bounded."""
-    text = " ".join(str(what)[: 4 * limit].split()) or type(what).__name__
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
 def _paths(directory: Path, number: int) -> tuple[Path, Path]:
     """The JSON file and the arrays' file of one checkpoint."""
     return directory / f"{number:012d}.json", directory / f"{number:012d}.npz"
@@ -227,15 +222,15 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> Any:
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, array, allow_pickle=False)
         _sync(file)
+        if hasattr(os, "posix_fadvise"):  # so that reading it back asks the disk, not the memory it was written from
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return hashing.digest
 
 
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-    if hasattr(os, "posix_fadvise"):  # so that reading it back asks the disk, not the memory it was written from
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -140,7 +140,7 @@ class Config:
                 f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
-        if self.gpus not in ("auto", "none") and not re.fullmatch(r" *[0-9]+ *(, *[0-9]+ *)*", self.gpus):
+        if self.gpus not in ("auto", "none") and not re.fullmatch(r" *[0-9]{1,6} *(, *[0-9]{1,6} *)*", self.gpus):
             raise UserError(f"--gpus={self.gpus}: must be auto, none, or indices such as 0,1")
         share = self.replay_capacity // self.num_workers // self.envs_per_worker
         if share < self.n_step + 8:
@@ -162,8 +162,17 @@ class Config:
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
         """The inverse of `to_dict`; names that this version does not know are left out."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        known = {name: value for name, value in values.items() if name in fields}
-        return cls(**{name: fields[name].type(value) for name, value in known.items()})  # type: ignore[operator]
+        return cls(**{name: _as_saved(fields[name], value) for name, value in values.items() if name in fields})
+
+
+def _as_saved(field: dataclasses.Field, value: Any) -> Any:
+    """A value from JSON, of the field's own type: no text counts as true, no fraction as a whole number."""
+    if field.type is float and (type(value) is int or value == "inf"):
+        return float(value)
+    if type(value) is not field.type:
+        wanted = getattr(field.type, "__name__", field.type)
+        raise UserError(f"{field.name} is {value!r}: must be of type {wanted}")
+    return value
 
 
 def _check(field: dataclasses.Field, value: Any) -> None:

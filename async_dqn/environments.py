@@ -361,6 +361,8 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
         raise UserError(f"--env={id}: is too old: {_one_line(error)}") from error
     except gymnasium.error.Error as error:
         raise _unknown_environment(id) from error
+    except Exception as error:  # an id may name any module
+        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {_one_line(error)}") from error
     actions, observations = environment.action_space, environment.observation_space
     assert environment.spec is not None  # as it was made by its id
     environment.close()

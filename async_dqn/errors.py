@@ -18,3 +18,10 @@ class RunFailed(RunError):
 
 class Outage(Exception):
     """A parameter server is out of reach or has lost what it held. It may come back: see `roles.worker`."""
+
+
+def one_line(what: object, limit: int = 300) -> str:
+    """`str(what)` with blanks for line ends, all else that does not print escaped, and bounded."""
+    text = " ".join(str(what)[: 4 * limit].split()) or type(what).__name__
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

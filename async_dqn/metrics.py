@@ -1,7 +1,10 @@
 """What a run reports: trackers that consume the run loop, and the writers they feed."""
 
 import collections
+import contextlib
 import csv
+import errno
+import io
 import itertools
 import math
 import os
@@ -32,35 +35,65 @@ METRIC_FIELDS = (
     "updates_per_second",
     "staleness_mean",
 )
+_WARN_PERIOD = 60.0  # seconds
 
 
 class CsvWriter:
     """Appends rows of the given fields to a CSV file, whole lines at a time.
 
     A last line that a crash cut short is removed first. A file with other fields, as another version writes them, is
-    moved aside, to NAME.1.csv.
+    moved aside, to NAME.1.csv. Where nothing can be written, as on a full disk, rows are left out.
+
+    Args:
+      warn: told so, once a minute at most.
     """
 
-    def __init__(self, path: Path, fields: Iterable[str]):
-        fields = list(fields)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _whole_lines(path)
-        if path.exists():
-            os.truncate(path, sum(map(len, lines)))
-        if lines and _cells(lines[0]) != fields:
-            path.rename(_free_name(path))
-            lines = []
-        self._file = open(path, "a", encoding="utf-8", newline="", buffering=1)  # noqa: SIM115 closed by close()
-        self._writer = csv.DictWriter(self._file, fields, lineterminator="\n")
-        if not lines:
-            self._writer.writeheader()
+    def __init__(self, path: Path, fields: Iterable[str], warn: Callable[[str], None] = lambda line: None):
+        self._path, self._fields, self._warn = path, list(fields), warn
+        self._file: io.FileIO | None = None
+        self._warned_at = -math.inf
+        self._append("")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Writes one row; floats with six significant digits, unknown ones empty."""
-        self._writer.writerow({name: _cell(value) for name, value in row.items()})
+        line = io.StringIO()
+        writer = csv.DictWriter(line, self._fields, lineterminator="\n")
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+        self._append(line.getvalue())
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
+
+    def _append(self, text: str) -> None:
+        try:
+            self._file = self._file or self._open()
+            _write_whole(self._file, text.encode())
+        except OSError as error:
+            if time.monotonic() - self._warned_at > _WARN_PERIOD:
+                self._warned_at = time.monotonic()
+                self._warn(f"warning: could not write to {self._path}: {error.strerror}; rows are left out")
+
+    def _open(self) -> io.FileIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = _whole_lines(self._path)
+        if self._path.exists():
+            os.truncate(self._path, sum(map(len, lines)))
+        if lines and _cells(lines[0]) != self._fields:
+            self._path.rename(_free_name(self._path))
+            lines = []
+        file = io.FileIO(self._path, "a")
+        if not lines:
+            _write_whole(file, f"{','.join(self._fields)}\n".encode())
+        return file
+
+
+def _write_whole(file: io.FileIO, content: bytes) -> None:
+    """All or, raising OSError, nothing."""
+    size = os.fstat(file.fileno()).st_size
+    if file.write(content) != len(content):
+        file.truncate(size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -128,13 +161,14 @@ class TensorBoardWriter:
 
     def write(self, row: Mapping[str, Any], step: int) -> None:
         """Writes every finite number of the row."""
-        with self._writer.as_default(step=step):
+        with contextlib.suppress(OSError, tf.errors.OpError), self._writer.as_default(step=step):  # a full disk
             for name, value in row.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     tf.summary.scalar(name, value)
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            self._writer.close()
 
 
 class EpisodeTracker:

@@ -1,5 +1,6 @@
 """The progress line of a run."""
 
+import contextlib
 import math
 import shutil
 import sys
@@ -54,17 +55,20 @@ class Progress:
         now = time.monotonic()
         if self._in_place:
             line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be rewritten
-            self._stream.write("\r" + line.ljust(self._width))
+            self._write("\r" + line.ljust(self._width))
             self._width = len(line)
         elif now - self._shown_at >= self._plain_period:
-            self._stream.write(line + "\n")
+            self._write(line + "\n")
             self._shown_at = now
-        self._stream.flush()
 
     def say(self, line: str) -> None:
         """Writes a line that stays, above the progress line."""
         if self._in_place and self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
+            self._write("\r" + " " * self._width + "\r")
             self._width = 0
-        self._stream.write(f"{self._prefix}{line}\n")
-        self._stream.flush()
+        self._write(f"{self._prefix}{line}\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a log on a full disk, a terminal that was closed
+            self._stream.write(text)
+            self._stream.flush()

@@ -38,4 +38,5 @@ def _pump(source: int, destination: int) -> None:
     with os.fdopen(source, "rb") as lines:
         for line in lines:
             if not _NOISE.match(line):
-                os.write(destination, line)
+                with contextlib.suppress(OSError):  # a log on a full disk must not hold up whoever writes to it
+                    os.write(destination, line)

@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from async_dqn.background import Background
-from async_dqn.checkpoints import one_line, read_regular, write_atomically
+from async_dqn.checkpoints import read_regular, write_atomically
+from async_dqn.errors import one_line
 from async_dqn.replay import Replay, Slots
 
 _MAGIC = b"replay1\n"

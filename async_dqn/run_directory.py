@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from async_dqn.checkpoints import one_line, read_regular, write_atomically
+from async_dqn.checkpoints import read_regular, write_atomically
 from async_dqn.config import Config
-from async_dqn.errors import UserError
+from async_dqn.errors import UserError, one_line
 
 _PACKAGES = ("async-dqn", "tensorflow", "gymnasium", "ale-py", "numpy")
 
@@ -80,7 +80,8 @@ class RunDirectory:
     def run_id(self) -> int | None:
         """The id that config.json gives the run that lies here, if there is one."""
         try:
-            return int(json.loads(read_regular(self.config))["run_id"])
+            run_id = int(json.loads(read_regular(self.config))["run_id"])
+            return run_id if 0 < run_id < 2**63 else None
         except Exception:  # whatever json makes of content that may be anything
             return None
 
@@ -97,8 +98,8 @@ class RunDirectory:
 
     def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
         """The replays that one of `num_workers` takes over from workers that there are no longer."""
-        indices = [path.name.removeprefix("worker-") for path in self.path.glob("worker-*")]
-        orphans = sorted(int(index) for index in indices if index.isdigit() and int(index) >= num_workers)
+        matches = [re.fullmatch(r"worker-([0-9]{1,6})", path.name) for path in self.path.glob("worker-*")]
+        orphans = sorted(index for match in matches if match and (index := int(match[1])) >= num_workers)
         return [self.worker(index) / "replay" for index in orphans if index % num_workers == worker]
 
     def write_config(self, config: Config, run_id: int) -> None:

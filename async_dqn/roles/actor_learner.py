@@ -45,11 +45,17 @@ class WorkerMetrics:
     """One worker's own metrics.csv and episodes.csv, and the way of its games to the chief."""
 
     def __init__(
-        self, config: Config, run: RunDirectory, worker: int, client: ParameterClient, totals: Mapping[str, int]
+        self,
+        config: Config,
+        run: RunDirectory,
+        worker: int,
+        client: ParameterClient,
+        totals: Mapping[str, int],
+        say: Callable[[str], None],
     ):
         self._worker, self._client = worker, client
-        self._metrics = CsvWriter(run.worker(worker) / "metrics.csv", _FIELDS)
-        self._episodes = CsvWriter(run.worker(worker) / "episodes.csv", EPISODE_FIELDS)
+        self._metrics = CsvWriter(run.worker(worker) / "metrics.csv", _FIELDS, say)
+        self._episodes = CsvWriter(run.worker(worker) / "episodes.csv", EPISODE_FIELDS, say)
         self._pending: list[EpisodeReport] = []
         self._num_steps, self._num_episodes = totals.get("env_steps", 0), totals.get("episodes", 0)
         client.own_minibatches = totals.get("minibatches", 0)
@@ -145,7 +151,7 @@ class ActorLearner:
         seed = environment_seed if saved_seed is None else saved_seed
         self._env = environments.make_vector_env(problem.spec, config.envs_per_worker, seed, num_threads)
         self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
-        self._metrics = WorkerMetrics(config, run, worker, client, totals)
+        self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
 
     def run(self, duties: Duties, should_stop: threading.Event) -> None:
         """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.

@@ -104,13 +104,16 @@ class Chief:
         if is_live:
             self._catch_up()
         else:
-            last_steps = max((int(row["env_steps"]) for row in rows(run.metrics)), default=0)
+            last_steps = max((_as_int(row["env_steps"]) for row in rows(run.metrics)), default=0)
             self._steps_lost += max(0, last_steps - counters.env_steps)
             position = itertools.count()
-            rewind(run.episodes, lambda row: next(position) < self._num_episodes)
-            rewind(run.metrics, lambda row: int(row["env_steps"]) <= counters.env_steps)
-        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS)
-        self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS)
+            try:
+                rewind(run.episodes, lambda row: next(position) < self._num_episodes)
+                rewind(run.metrics, lambda row: _as_int(row["env_steps"]) <= counters.env_steps)
+            except OSError as error:
+                self._progress.say(f"warning: rows that no longer count stay in place: {error}")
+        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS, self._progress.say)
+        self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
         self._rates = RateTracker(counters)
         self._refreshed_at = counters.minibatches
         self._next_log = self._started + config.log_period
@@ -118,15 +121,10 @@ class Chief:
     def _catch_up(self) -> None:
         """Takes in what was written after the last checkpoint by the process that was the chief before."""
         for row in rows(self._run.episodes)[self._num_episodes :]:
-            report = EpisodeReport(
-                int(row["worker"]),
-                float(row["episode_return"]),
-                int(row["length"]),
-                int(row["env_steps"]),
-                float(row["time"]),
-            )
-            self._num_episodes += 1
-            self._tracker.add(report, self._offset)
+            report = _as_report(row)
+            if report:
+                self._num_episodes += 1
+                self._tracker.add(report, self._offset)
 
     def go_on_from(self, restored: Mapping[str, Any] | None) -> None:
         """After the store was put back to a checkpoint (None: to the start) in the middle of the run."""
@@ -296,3 +294,21 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _as_int(cell: str) -> int:
+    """A cell of a file that may have been damaged: 0 where it is no number."""
+    return int(cell) if cell.isascii() and cell.isdigit() else 0
+
+
+def _as_report(row: Mapping[str, str]) -> EpisodeReport | None:
+    try:
+        return EpisodeReport(
+            int(row["worker"]),
+            float(row["episode_return"]),
+            int(row["length"]),
+            int(row["env_steps"]),
+            float(row["time"]),
+        )
+    except (KeyError, ValueError):  # a file that may have been damaged
+        return None

@@ -29,7 +29,7 @@ def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, vi
     problem = make_problem(config)
     if video is not None:
         _check_writable(video)
-    checkpoint = _newest(run, progress)
+    checkpoint = _newest(run, problem, progress)
     screen = make_screen(problem.spec, seed) if video is not None else None
     returns, pictures = _play(problem, checkpoint.arrays["store/online"], games, seed, progress, screen)
     result = {
@@ -62,7 +62,7 @@ def run_export(config: Config, run: RunDirectory, output: str) -> int:
     """Writes a SavedModel: observations [B, S, ...] -> {"q_values": [B, A] float32}. Gives the exit code."""
     progress = Progress()
     problem = make_problem(config)
-    checkpoint = _newest(run, progress)
+    checkpoint = _newest(run, problem, progress)
     if Path(output).exists():
         raise UserError(f"--output={output} exists already; give a new folder")
     _check_writable(output)
@@ -85,12 +85,15 @@ def run_export(config: Config, run: RunDirectory, output: str) -> int:
     return 0
 
 
-def _newest(run: RunDirectory, progress: Progress) -> Checkpoint:
+def _newest(run: RunDirectory, problem: Problem, progress: Progress) -> Checkpoint:
     checkpoint, faults = checkpoints.load_newest(run.checkpoints)
     for fault in faults:
         progress.say(f"warning: {fault}; using the one before")
     if checkpoint is None:
         raise UserError(f"--logdir={run.path} holds no whole checkpoint yet")
+    online = checkpoint.arrays.get("store/online")
+    if online is None or online.shape != (problem.layout.num_parameters,):
+        raise UserError(f"--logdir={run.path}: checkpoint {checkpoint.number} is not one of this network")
     return checkpoint
 
 

@@ -14,6 +14,7 @@ from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.parameters import Counters
+from async_dqn.progress import Progress
 
 _PERIOD = 0.05  # seconds between two looks at what came in
 _STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
@@ -46,9 +47,7 @@ def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: t
     bailiff = _Bailiff(target, session_config, spec.num_workers) if task_index == 0 else None
     book = LeaseBook(spec.num_workers, config.lease, config.start_deadline, time.monotonic())
 
-    def say(text: str) -> None:
-        print(f"ps {task_index}: {text}", flush=True)
-
+    say = Progress(name=f"ps {task_index}").say
     say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
     stop_at = None
     while not book.is_over(now := time.monotonic()) and (stop_at is None or now < stop_at):

@@ -32,7 +32,7 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
     }
     try:
         store.restore(arrays | {"counters": restart_counters(arrays["counters"])})
-    except ValueError as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error
     say(f"resumed at {checkpoint.number:,} agent steps")
     return checkpoint.values

@@ -88,7 +88,6 @@ class Snapshots:
         if snapshot is None or snapshot.values.get("run_id") != self._run_id:
             return None, {}
         values = snapshot.values
-        in_episode = added is not None and added.tolist() == values["replay_added"]
         arrays = {name: array for name, array in snapshot.arrays.items() if not name.startswith(_ENVIRONMENT)}
         self._environment_arrays = {
             name.removeprefix(_ENVIRONMENT): array
@@ -96,8 +95,9 @@ class Snapshots:
             if name.startswith(_ENVIRONMENT)
         }
         try:
+            in_episode = added is not None and added.tolist() == values["replay_added"]
             self._agent.restore(arrays, values["agent"], in_episode=in_episode)
-        except ValueError as error:
+        except (KeyError, TypeError, ValueError) as error:
             self._say(f"warning: the snapshot of this worker is not used: {error}")
             return None, {}
         return values["environment_seed"] if in_episode else None, values["totals"]
@@ -149,5 +149,5 @@ class Snapshots:
     def _write(self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         try:
             checkpoints.save(self._directory, number, arrays, values, keep=_KEEP)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._say(f"could not save the snapshot of this worker: {error}; going on without")
