@@ -190,7 +190,7 @@ class LocalParameterStore:
         self._episodes: collections.deque[EpisodeReport] = collections.deque()
         self._lock = threading.RLock()
 
-        @tf.function(input_signature=[tf.TensorSpec([num_parameters]), tf.TensorSpec([])])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([num_parameters]), tf.TensorSpec([])])
         def apply(update: tf.Tensor, learning_rate: tf.Tensor) -> None:
             optimizer.apply(self.online, self._slots, update, learning_rate)
 

@@ -241,19 +241,22 @@ class DeltaClient(TravellingClient):
         self._computed_on = 0
         signature = tf.TensorSpec([store.num_parameters])
 
-        @tf.function(input_signature=[signature])
+        @tf.function(autograph=False, input_signature=[signature])
         def rebase(pulled: tf.Tensor) -> None:
             self.online.assign_add(pulled - self._base)
             self._base.assign(pulled)
 
-        @tf.function(input_signature=[])
+        def go_on() -> None:
+            self._base.assign(self.online)
+
+        def go_back() -> None:
+            self.online.assign(self._base)
+
+        @tf.function(autograph=False, input_signature=[])
         def take_delta() -> tuple[tf.Tensor, tf.Tensor]:
             delta = self.online - self._base
             is_finite = tf.reduce_all(tf.math.is_finite(delta))
-            if is_finite:
-                self._base.assign(self.online)
-            else:
-                self.online.assign(self._base)
+            tf.cond(is_finite, go_on, go_back)
             return delta, is_finite
 
         self._rebase, self._take_delta = rebase, take_delta
@@ -274,14 +277,25 @@ class DeltaClient(TravellingClient):
         if self._since_push >= self._local_steps:
             self._push(pull=True)
 
+    def reject_minibatch(self) -> None:
+        if not np.isfinite(self.online.numpy()).all():  # then no loss on it will ever be
+            self.online.assign(self._base)
+            self._reset_slots()
+            self._since_push = 0
+        super().reject_minibatch()
+
+    def _reset_slots(self) -> None:
+        """After the optimizer overflowed: its averages are spoilt as well."""
+        self.restore_slots(self._optimizer.initial_slots(self._store.num_parameters))
+
     def _push(self, *, pull: bool) -> None:
         self._finish_trip()  # first: a base must not move between delta and trip
         computed_on, self._since_push = self._computed_on, 0
         delta, is_finite = self._take_delta()
         if is_finite:
             self._nonfinite_in_a_row = 0
-        else:  # the optimizer overflowed: its averages are spoilt as well
-            self.restore_slots(self._optimizer.initial_slots(self._store.num_parameters))
+        else:
+            self._reset_slots()
             self.reject_update()
         self._start_trip(delta.numpy() if is_finite else None, computed_on, pull=pull)
 

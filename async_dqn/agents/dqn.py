@@ -89,15 +89,14 @@ class DQN:
         batch_spec = Transition(*(tf.TensorSpec(array.shape, array.dtype) for array in self._batch))
         acted_on = tf.TensorSpec([None, *batch_spec.s_t.shape[1:]], batch_spec.s_t.dtype)
 
-        @tf.function(input_signature=[batch_spec, tf.TensorSpec([])])
+        @tf.function(autograph=False, input_signature=[batch_spec, tf.TensorSpec([])])
         def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), batch)
             is_finite = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(flat_gradient))
-            if is_finite:
-                client.consume(flat_gradient, learning_rate)
+            tf.cond(is_finite, lambda: client.consume(flat_gradient, learning_rate), lambda: None)
             return loss, is_finite
 
-        @tf.function(input_signature=[acted_on])
+        @tf.function(autograph=False, input_signature=[acted_on])
         def q_values(stacked: tf.Tensor) -> tf.Tensor:
             return network.apply(layout.unflatten(client.online.read_value()), stacked)
 

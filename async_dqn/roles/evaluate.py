@@ -70,7 +70,7 @@ def run_export(config: Config, run: RunDirectory, output: str) -> int:
     module = tf.Module()
     module.parameters = tf.Variable(checkpoint.arrays["store/online"], trainable=False)
 
-    @tf.function(input_signature=[observation])
+    @tf.function(autograph=False, input_signature=[observation])
     def q_values(observation: tf.Tensor) -> dict[str, tf.Tensor]:
         return {
             "q_values": problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
@@ -112,7 +112,7 @@ def _play(
     stack = FrameStack(num_envs, problem.spec.stack, problem.spec.observation_shape, problem.spec.observation_dtype)
     parameters = problem.layout.unflatten(tf.constant(online))
 
-    @tf.function(input_signature=[_stacked_spec(problem)])
+    @tf.function(autograph=False, input_signature=[_stacked_spec(problem)])
     def best_actions(observation: tf.Tensor) -> tf.Tensor:
         return tf.argmax(problem.network.apply(parameters, observation), axis=1)
 
