@@ -252,10 +252,10 @@ def _doctor(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     spec = ClusterSpec.load(values.cluster_spec) if values.cluster_spec is not None else None
     forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
     config = _make_config(values, forced)
-    from async_dqn.roles import doctor
+    from async_dqn.doctor.run import run_doctor
 
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
-    return doctor.run_doctor(config, spec, run, resume=values.resume)
+    return run_doctor(config, spec, run, resume=values.resume)
 
 
 def _existing_run(values: flags.FlagValues) -> RunDirectory:

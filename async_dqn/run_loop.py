@@ -6,9 +6,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from async_dqn.environments import VectorEnv
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.types import Episode, StepResult
+from async_dqn.vector_env import VectorEnv
 
 _WAIT = 0.02  # seconds between two questions whether others have given steps back
 

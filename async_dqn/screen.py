@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-from async_dqn.environments import EnvironmentSpec, make_emulators
+from async_dqn.environments import make_emulators
 from async_dqn.errors import UserError
+from async_dqn.vector_env import EnvironmentSpec
 
 
 class Screen(Protocol):

@@ -146,15 +146,23 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     from async_dqn import optimizers
-    from async_dqn.cluster import done_queue, server
-    from async_dqn.cluster.remote_store import RemoteParameterStore
+    from async_dqn.cluster import server
+    from async_dqn.cluster.leases import LeaseKeeper
+    from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+    from async_dqn.errors import Outage
 
     config = server.session_config("worker", index, 1)
     target = server.start_server(spec, "worker", index, config).target
     stores: list[RemoteParameterStore] = []
+    keepers: list[LeaseKeeper] = []
+    stopped = threading.Event()
 
-    def open_store(optimizer: str, num_parameters: int) -> None:
+    def open_store(
+        optimizer: str, num_parameters: int, worker: int = index, max_staleness: int = 0, deadline: float = 30.0
+    ) -> int:
+        """Gives its token."""
         assert wait_until_reachable(spec.ps, START, lambda: False) == []
+        token = new_token()
         stores[:] = [
             RemoteParameterStore(
                 spec=spec,
@@ -164,23 +172,39 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                 num_parameters=num_parameters,
                 optimizer=getattr(optimizers, optimizer)(),
                 total_steps=total_steps,
-                worker=index,
-                deadline=30.0,
-                warn=print,
+                worker=worker,
+                token=token,
+                max_staleness=max_staleness,
+                deadline=deadline,
+                warn=lambda text: connection.send(("warning", text)),
             )
         ]
+        return token
 
-    def lose_next_step(arrives: bool) -> None:
-        """The next step never comes back, whether it was made on the parameter servers or not."""
-        store, session = stores[0], stores[0]._session
+    def lose_next_step(arrives: bool, outage: bool = False) -> None:
+        """The next step is not heard of again, whether it was made on the parameter servers or not."""
+        steps = stores[0]._session
+        session, reopen, patience = steps._session or steps._open(), steps._open, steps.patience
 
         class LosingSession:
             def run(self, *arguments: Any) -> None:
                 if arrives:
                     session.run(*arguments)
+                if outage:
+                    raise Outage("the parameter server has ended")
                 threading.Event().wait()
 
-        store._session, store._patience = LosingSession(), 2.0
+        def open_again() -> Any:
+            steps._open, steps.patience = reopen, patience
+            return reopen()
+
+        steps._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
+
+    def be_patient(seconds: float) -> None:
+        stores[0]._session.patience = seconds
+
+    def join(is_start: bool = True) -> Any:
+        return stores[0].join(is_start=is_start)
 
     def each(method: str, arguments: list[tuple]) -> list[Any]:
         return [getattr(stores[0], method)(*argument) for argument in arguments]
@@ -189,8 +213,11 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
         barrier.wait(START)
         return each(method, arguments)
 
-    def wait_until_initialized(deadline: float) -> None:
-        stores[0].wait_until_initialized(deadline, lambda: False)
+    def wait_until_ready(deadline: float) -> None:
+        stores[0].wait_until_ready(deadline, lambda: False)
+
+    def reconnect(deadline: float) -> None:
+        stores[0].reconnect(deadline, lambda: False)
 
     def devices() -> dict[str, tuple[str, int]]:
         import tensorflow as tf
@@ -198,26 +225,34 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
         variables = stores[0]._graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         return {variable.op.name: (variable.device, variable.shape.num_elements()) for variable in variables}
 
-    def signal_done(task_index: int, deadline: float) -> list[int]:
-        return done_queue.signal_done(
-            target,
-            config,
-            task_index=task_index,
-            num_ps=spec.num_ps,
-            num_workers=spec.num_workers,
-            deadline=deadline,
-        )
+    def keep_lease(worker: int, lease: float) -> None:
+        """Says to every ps that a worker lives."""
+        keeper = LeaseKeeper(target, config, spec, worker, new_token(), lease=lease, on_stop=stopped.set)
+        keepers.append(keeper)
 
-    def num_unheard(ps: int) -> int:
-        import tensorflow as tf
+    def end_lease(code: int, deadline: float) -> list[int]:
+        return keepers.pop().finish(code, deadline)
 
-        with tf.Graph().as_default() as graph:
-            size = done_queue._queue(ps, spec.num_workers).size()
-            with tf.compat.v1.Session(target, graph=graph, config=config) as session:
-                return int(session.run(size))
+    def signal_done(worker: int, deadline: float, code: int = 0) -> list[int]:
+        keep_lease(worker, 60.0)
+        return end_lease(code, deadline)
 
-    own = [open_store, lose_next_step, each, each_at_once, wait_until_initialized, devices, signal_done, num_unheard]
-    methods = {function.__name__: function for function in own}
+    own = [
+        open_store,
+        lose_next_step,
+        be_patient,
+        join,
+        each,
+        each_at_once,
+        wait_until_ready,
+        reconnect,
+        devices,
+        keep_lease,
+        end_lease,
+        signal_done,
+    ]
+    methods: dict[str, Callable[..., Any]] = {function.__name__: function for function in own}
+    methods["wait_for_stop"] = stopped.wait
     connection.send((True, None))
     while (order := connection.recv()) is not None:
         name, arguments = order
@@ -229,7 +264,11 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
 
 
 class Client:
-    """A worker process with a server of its own and, once opened, a `RemoteParameterStore`."""
+    """A worker process with a server of its own and, once opened, a `RemoteParameterStore`.
+
+    Attributes:
+      warnings: what its store has warned of so far.
+    """
 
     def __init__(self, spec: ClusterSpec, index: int, total_steps: int = 0, barrier: Any = None):
         context = multiprocessing.get_context("spawn")
@@ -237,18 +276,32 @@ class Client:
         self._process = context.Process(target=_serve, args=(other, barrier, spec, index, total_steps), daemon=True)
         self._process.start()
         other.close()
+        self.warnings: list[str] = []
 
     def begin(self, name: str, *arguments: Any) -> None:
         """Has a method called, without waiting."""
         self._connection.send((name, arguments))
 
+    def wait_for_warning(self, deadline: float = START) -> str:
+        """The next warning, while a method is under way."""
+        assert self._connection.poll(deadline), f"no warning within {deadline:.0f} s"
+        kind, text = self._connection.recv()
+        assert kind == "warning", text
+        self.warnings.append(text)
+        return text
+
     def result(self, deadline: float = START) -> Any:
         """What the method gave. Raises RuntimeError with its error."""
-        assert self._connection.poll(deadline), f"no answer within {deadline:.0f} s"
-        good, value = self._connection.recv()
-        if not good:
-            raise RuntimeError(value)
-        return value
+        end = time.monotonic() + deadline
+        while True:
+            assert self._connection.poll(max(0.0, end - time.monotonic())), f"no answer within {deadline:.0f} s"
+            good, value = self._connection.recv()
+            if good == "warning":
+                self.warnings.append(value)
+            elif good:
+                return value
+            else:
+                raise RuntimeError(value)
 
     def __call__(self, name: str, *arguments: Any, deadline: float = START) -> Any:
         self.begin(name, *arguments)
@@ -265,6 +318,36 @@ class Client:
         return self._process.exitcode
 
 
+def tell(spec: ClusterSpec, ps: int, worker: int, token: int, code: int) -> None:
+    """Puts a message to one ps into its queue, from this process."""
+    import tensorflow as tf
+
+    from async_dqn.cluster.done_queue import Message, done_queue
+
+    with tf.Graph().as_default() as graph:
+        enqueue = done_queue(ps, spec.num_workers).enqueue(tf.constant(Message(worker, token, code), tf.int64))
+    config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1_000 * START))
+    with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
+        session.run(enqueue, options=options)
+
+
+def num_unheard(spec: ClusterSpec, ps: int) -> int:
+    """Messages that one ps has not taken yet."""
+    import tensorflow as tf
+
+    from async_dqn.cluster.done_queue import done_queue
+
+    with tf.Graph().as_default() as graph:
+        size = done_queue(ps, spec.num_workers).size()
+    config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
+    with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
+        return int(session.run(size))
+
+
+PATIENT = ("--lease=600", "--start_deadline=600")  # no worker is ever lost
+
+
 class StoreCluster:
     """K parameter servers and N clients, all of them processes."""
 
@@ -276,15 +359,26 @@ class StoreCluster:
         total_steps: int = 0,
         *,
         num_clients: int | None = None,
+        flags: Sequence[str] = PATIENT,
     ):
         self.spec = ClusterSpec.local(num_ps, num_workers)
         self.commands = Commands(folder)
         path = write_spec(folder, self.spec)
         num_clients = num_workers if num_clients is None else num_clients
-        self._barrier = multiprocessing.get_context("spawn").Barrier(num_clients)
-        flags = ["--env=CartPole-v1", f"--cluster_spec={path}"]
-        self.ps = [self.commands(f"ps-{k}", "ps", f"--task_index={k}", *flags) for k in range(num_ps)]
+        self._barrier = multiprocessing.get_context("spawn").Barrier(max(1, num_clients))
+        self._flags = ["--env=CartPole-v1", f"--cluster_spec={path}", *flags]
+        self.ps = [self._start_ps(k, f"ps-{k}") for k in range(num_ps)]
         self.clients = [Client(self.spec, index, total_steps, self._barrier) for index in range(num_clients)]
+
+    def _start_ps(self, ps: int, name: str) -> Command:
+        return self.commands(name, "ps", f"--task_index={ps}", *self._flags)
+
+    def start_ps_again(self, ps: int) -> None:
+        """Starts one that has ended anew, on the same port."""
+        assert not self.ps[ps].is_running()
+        wait_until(lambda: is_port_free(self.spec.ps[ps]), 10, f"the port of ps {ps} free again")
+        self.ps[ps] = self._start_ps(ps, f"ps-{ps}-again")
+        self.ps[ps].wait_for_output("serving")
 
     def wait_until_ready(self) -> None:
         """Until every server listens."""
@@ -293,10 +387,10 @@ class StoreCluster:
         for ps in self.ps:
             ps.wait_for_output("serving")
 
-    def open(self, optimizer: str, num_parameters: int) -> None:
+    def open(self, optimizer: str, num_parameters: int, *options: Any) -> None:
         """Every client opens the store."""
-        for client in self.clients:
-            client.begin("open_store", optimizer, num_parameters)
+        for index, client in enumerate(self.clients):
+            client.begin("open_store", optimizer, num_parameters, index, *options)
         for client in self.clients:
             client.result()
 
@@ -306,7 +400,7 @@ class StoreCluster:
             for index, client in enumerate(self.clients):
                 if by_signal:
                     client("signal_done", index, 5.0)
-            codes = [ps.wait(5) for ps in self.ps] if by_signal else []
+            codes = [ps.wait(10) for ps in self.ps] if by_signal else []
         finally:
             self.commands.end()
             client_codes = [client.end() for client in self.clients]

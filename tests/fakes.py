@@ -1,15 +1,20 @@
 """Small stand-ins that several tests share."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from async_dqn import optimizers
-from async_dqn.environments import EnvironmentSpec
-from async_dqn.parameters import Counters, LocalParameterStore, Pulled
+from async_dqn.errors import Outage
+from async_dqn.parameter_client import LocalClient
+from async_dqn.parameters import Counters, LocalParameterStore, ParameterStore, Pulled
+from async_dqn.schedules import constant
+from async_dqn.trips import DeltaClient, GradientClient
 from async_dqn.types import Episode, StepResult
+from async_dqn.vector_env import EnvironmentSpec
 
 
 def descent() -> optimizers.Optimizer:
@@ -19,6 +24,16 @@ def descent() -> optimizers.Optimizer:
         return parameters.assign_sub(learning_rate * update, read_value=False)
 
     return optimizers.Optimizer("descent", lambda size: {}, apply)
+
+
+def heavy_ball() -> optimizers.Optimizer:
+    """Adds the sum of all updates so far, its one slot: an optimizer that an overflow spoils for good."""
+
+    def apply(parameters, slots, update, learning_rate):
+        slots["sum"].assign_add(update)
+        return parameters.assign_add(slots["sum"].read_value())
+
+    return optimizers.Optimizer("heavy_ball", lambda size: {"sum": np.zeros(size, np.float32)}, apply)
 
 
 def make_store(
@@ -33,6 +48,48 @@ def make_store(
     return store
 
 
+def local_client(store: LocalParameterStore, *, rate: float = 1.0, max_nonfinite: int = 10) -> LocalClient:
+    """A started client of a store in this process."""
+    client = LocalClient(store, constant(rate), max_nonfinite=max_nonfinite)
+    client.start()
+    return client
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"overlap": False, "max_nonfinite": 10, "max_staleness": 0, **given}
+
+
+def gradient_client(
+    store: ParameterStore, *, push_period: int = 1, pull_period: int = 1, rate: float = 1.0, **options: Any
+) -> GradientClient:
+    """A started client, without overlap unless told otherwise."""
+    client = GradientClient(
+        store, constant(rate), push_period=push_period, pull_period=pull_period, **_options(options)
+    )
+    client.start()
+    return client
+
+
+def delta_client(
+    store: ParameterStore,
+    *,
+    local_steps: int = 1,
+    optimizer: optimizers.Optimizer | None = None,
+    rate: float = 1.0,
+    **options: Any,
+) -> DeltaClient:
+    """A started client, without overlap and adding every gradient up unless told otherwise."""
+    client = DeltaClient(
+        store,
+        constant(rate),
+        optimizer=optimizer or optimizers.add(),
+        local_steps=local_steps,
+        **_options(options),
+    )
+    client.start()
+    return client
+
+
 class GatedStore(LocalParameterStore):
     """A store whose pushes wait at `gate`; `arrived` is set as soon as one stands there."""
 
@@ -41,10 +98,10 @@ class GatedStore(LocalParameterStore):
         self.initialize(np.array(online, np.float32))
         self.arrived, self.gate = threading.Event(), threading.Event()
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
         self.arrived.set()
         assert self.gate.wait(30), "nobody opened the gate"
-        return super().push(update, learning_rate, counts)
+        return super().push(update, learning_rate, counts, computed_on)
 
 
 class RecordingStore(LocalParameterStore):
@@ -55,9 +112,9 @@ class RecordingStore(LocalParameterStore):
         self.trips: list[tuple] = []
         self.initialize(np.array(online, np.float32))
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters) -> Counters:
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
         self.trips.append(("push", update.tolist(), learning_rate))
-        return super().push(update, learning_rate, counts)
+        return super().push(update, learning_rate, counts, computed_on)
 
     def pull(self) -> Pulled:
         self.trips.append(("pull",))
@@ -66,6 +123,68 @@ class RecordingStore(LocalParameterStore):
     def pull_target(self) -> np.ndarray:
         self.trips.append(("target",))
         return super().pull_target()
+
+
+class DroppingStore(LocalParameterStore):
+    """A store that drops what is too stale, and counts it, as the ledger of parameter servers does."""
+
+    def __init__(self, online: Sequence[float] | np.ndarray, max_staleness: int):
+        super().__init__(len(online), optimizers.add(), 1_000)
+        self._max_staleness = max_staleness
+        self.initialize(np.array(online, np.float32))
+
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        before = self.pull().counters
+        if before.updates - computed_on <= self._max_staleness:
+            return super().push(update, learning_rate, counts, computed_on)
+        self.add_counts(counts._replace(updates=0, dropped=counts.updates))
+        return before
+
+
+class FragileStore(LocalParameterStore):
+    """A store that is out of reach while `is_out`.
+
+    Like that of parameter servers, it keeps the counts that it was given meanwhile, and adds them in `settle`.
+    """
+
+    def __init__(self, online: Sequence[float] | np.ndarray, total_steps: int = 1_000):
+        super().__init__(len(online), optimizers.add(), total_steps)
+        self.is_out = False
+        self._unsettled: list[Counters] = []
+        self.initialize(np.array(online, np.float32))
+
+    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        self._refuse(counts)
+        return super().push(update, learning_rate, counts, computed_on)
+
+    def pull(self) -> Pulled:
+        self._refuse(Counters())
+        return super().pull()
+
+    def pull_target(self) -> np.ndarray:
+        self._refuse(Counters())
+        return super().pull_target()
+
+    def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        self._refuse(counts)
+        return super().claim_steps(wanted, counts)
+
+    def settle(self) -> None:
+        """It is in reach again, and nothing was lost."""
+        self.is_out = False
+        while self._unsettled:
+            self.add_counts(self._unsettled.pop())
+
+    def roll_back(self, state: Mapping[str, np.ndarray]) -> None:
+        """It is in reach again, as it was once."""
+        self.is_out = False
+        self._unsettled.clear()
+        self.restore(state)
+
+    def _refuse(self, counts: Counters) -> None:
+        if self.is_out:
+            self._unsettled.append(counts)
+            raise Outage("ps 0 has ended")
 
 
 class CountingEnv:
@@ -125,6 +244,12 @@ class RecordingAgent:
 
     def learn(self, num_steps: int) -> None:
         self.calls.append(("learn", num_steps))
+
+
+def minibatch(client: LocalClient | GradientClient | DeltaClient, *update: float) -> None:
+    """One minibatch of a client, whose gradient is `update`."""
+    client.consume(as_tensor(*update), as_tensor(client.current_learning_rate())[0])
+    client.after_minibatch()
 
 
 def as_tensor(*values: float) -> tf.Tensor:

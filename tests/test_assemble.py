@@ -1,10 +1,16 @@
 """Tests of async_dqn.roles.assemble."""
 
+import numpy as np
 import pytest
+from fakes import DroppingStore, as_tensor, make_store, minibatch
 
+from async_dqn import optimizers
 from async_dqn.config import Config, make_config
-from async_dqn.errors import UserError
+from async_dqn.errors import RunFailed, UserError
+from async_dqn.parameter_client import LocalClient
+from async_dqn.parameters import Counters
 from async_dqn.roles import assemble
+from async_dqn.trips import DeltaClient, GradientClient
 
 
 def test_shared_exploration_begins_to_fall_after_warm_up():
@@ -50,3 +56,47 @@ def test_available_memory_is_positive_and_no_more_than_the_machine_has():
     import psutil
 
     assert 0 < assemble.available_bytes() <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("local_steps", "kind", "at_the_store"), [(0, GradientClient, "centered_rmsprop"), (4, DeltaClient, "add")]
+)
+def test_local_steps_decide_where_the_optimizer_is(local_steps, kind, at_the_store):
+    config = Config(optimizer="centered_rmsprop", local_steps=local_steps)
+    assert type(assemble.make_client(config, make_store())) is kind
+    assert assemble.make_store_optimizer(config).name == at_the_store
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("local_steps", [0, 2])
+def test_a_worker_s_client_has_the_limits_of_the_settings(overlap, local_steps):
+    config = Config(overlap=overlap, max_nonfinite=2, max_staleness=1, local_steps=local_steps, learning_rate=1.0)
+    store = DroppingStore([0, 0], max_staleness=1)
+    client = assemble.make_client(config, store)
+    client.start()
+    for _ in range(2):
+        store.push(np.ones(2, np.float32), 0.0, Counters(updates=1), store.pull().counters.updates)
+    for _ in range(local_steps or 1):
+        minibatch(client, 1, 0)
+    client.reject_minibatch()
+    with pytest.raises(RunFailed):
+        client.reject_minibatch()
+    client.finish()
+    assert client.stalenesses == []
+    assert (client.counters.updates, client.counters.dropped, client.counters.nonfinite) == (2, 1, 2)
+
+
+def test_the_baseline_s_client_works_on_the_store_itself():
+    store = make_store(optimizer=optimizers.add())
+    client = assemble.make_local_client(Config(max_nonfinite=1, local_steps=4), store)
+    assert type(client) is LocalClient
+    client.consume(as_tensor(1, 2), as_tensor(1)[0])
+    assert store.pull().online.tolist() == [1, 2]
+    with pytest.raises(RunFailed):
+        client.reject_minibatch()
+
+
+def test_a_worker_has_its_share_of_replay():
+    config = make_config("cartpole", {"env": "CartPole-v1", "num_workers": 3, "envs_per_worker": 4})
+    replay = assemble.make_replay(config, assemble.make_problem(config))
+    assert (replay.num_envs, replay.slots_per_env) == (4, 30_000 // 3 // 4)

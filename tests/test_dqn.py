@@ -1,20 +1,22 @@
 """The DQN agent: when it learns, from what, along which gradient, and that a seed decides everything."""
 
+import copy
+import itertools
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from fakes import CountingEnv, make_store
+from fakes import CountingEnv, delta_client, gradient_client, make_store
 
 from async_dqn import environments
 from async_dqn.agents.dqn import DQN, make_gradient
 from async_dqn.config import make_config
+from async_dqn.errors import RunFailed
 from async_dqn.frame_stack import FrameStack
 from async_dqn.networks import make_network
 from async_dqn.optimizers import adam
-from async_dqn.parameter_client import GradientClient
-from async_dqn.parameters import Layout, LocalParameterStore
+from async_dqn.parameters import Counters, Layout, LocalParameterStore
 from async_dqn.replay import Replay
 from async_dqn.roles import assemble
 from async_dqn.run_loop import run_loop
@@ -25,13 +27,29 @@ from async_dqn.types import Transition
 class Parts:
     """An agent on environments whose observation is one number, and what it is made of."""
 
-    def __init__(self, *, num_envs=2, train_period=4, warmup_steps=10, clip_rewards=True, epsilon=1.0, total_steps=200):
+    def __init__(
+        self,
+        *,
+        num_envs=2,
+        train_period=4,
+        warmup_steps=10,
+        clip_rewards=True,
+        epsilon=1.0,
+        total_steps=200,
+        local_steps=0,
+        max_nonfinite=10,
+        gradient=None,
+    ):
         network = make_network("mlp", (1,), 1, 2)
         layout = Layout(network.shapes)
         start = layout.flatten(network.init(np.random.default_rng(0)))
-        self.store = make_store(start, optimizer=adam(), total_steps=total_steps)
-        self.client = GradientClient(self.store, constant(1e-3), push_period=1, pull_period=1, overlap=False)
-        self.client.start()
+        options = {"rate": 1e-3, "max_nonfinite": max_nonfinite}
+        self.store = make_store(start, optimizer=None if local_steps else adam(), total_steps=total_steps)
+        self.client = (
+            delta_client(self.store, local_steps=local_steps, optimizer=adam(), **options)
+            if local_steps
+            else gradient_client(self.store, **options)
+        )
         self.replay = Replay(
             num_envs=num_envs,
             capacity=num_envs * 500,
@@ -48,13 +66,18 @@ class Parts:
             replay=self.replay,
             frame_stack=FrameStack(num_envs, 1, (1,), np.float32),
             epsilon=constant(epsilon),
-            gradient=make_gradient(network, layout, double=True, max_norm=0.0),
+            gradient=gradient or make_gradient(network, layout, double=True, max_norm=0.0),
             batch_size=4,
             train_period=train_period,
             warmup_steps=warmup_steps,
             clip_rewards=clip_rewards,
             rng=np.random.default_rng(0),
         )
+
+    def run(self, env, claim=4):
+        """The loop, on environments that begin."""
+        self.agent.reset(env.reset())
+        return run_loop(self.agent, env, self.client, claim=claim)
 
     def rewards_in_replay(self):
         env, index = self.replay.valid_starts()
@@ -66,7 +89,7 @@ def test_learns_once_every_train_period_after_warm_up_and_never_before(num_envs,
     warmup_steps = 3 * num_envs
     parts = Parts(num_envs=num_envs, train_period=train_period, warmup_steps=warmup_steps, total_steps=20 * num_envs)
     warm_steps = 0
-    for tick in run_loop(parts.agent, CountingEnv(num_envs, length=100), parts.client, claim=4):
+    for tick in parts.run(CountingEnv(num_envs, length=100)):
         warm_steps += tick.num_steps if len(parts.replay) >= warmup_steps else 0
         assert parts.client.own_minibatches == warm_steps // train_period
     # Without an end of an episode, the newest step of each environment cannot be sampled yet.
@@ -76,7 +99,7 @@ def test_learns_once_every_train_period_after_warm_up_and_never_before(num_envs,
 
 def test_steps_that_do_not_fill_a_period_are_owed():
     parts = Parts(num_envs=1, train_period=4, warmup_steps=2, total_steps=8)
-    list(run_loop(parts.agent, CountingEnv(1), parts.client, claim=8))
+    list(parts.run(CountingEnv(1), claim=8))
     before = parts.client.own_minibatches
     owed = parts.agent.state()[1]["owed_steps"]
     parts.agent.learn(4 - owed - 1)
@@ -93,7 +116,7 @@ def test_steps_that_do_not_fill_a_period_are_owed():
 )
 def test_rewards_are_clipped_in_replay_and_never_in_episodes(clip_rewards, reward, learned):
     parts = Parts(clip_rewards=clip_rewards, warmup_steps=1_000, total_steps=2 * 6)
-    ticks = list(run_loop(parts.agent, CountingEnv(2, length=3, reward=reward), parts.client, claim=1))
+    ticks = list(parts.run(CountingEnv(2, length=3, reward=reward), claim=1))
     np.testing.assert_array_equal(parts.rewards_in_replay(), np.full(2 * 6, learned, np.float32))
     assert [episode.episode_return for tick in ticks for episode in tick.episodes] == [3 * reward] * 4
 
@@ -101,7 +124,7 @@ def test_rewards_are_clipped_in_replay_and_never_in_episodes(clip_rewards, rewar
 def test_mean_loss_is_that_since_the_last_call_and_nan_without_one():
     parts = Parts(total_steps=100)
     assert math.isnan(parts.agent.take_loss())
-    list(run_loop(parts.agent, CountingEnv(2), parts.client, claim=4))
+    list(parts.run(CountingEnv(2)))
     assert parts.agent.take_loss() > 0
     assert math.isnan(parts.agent.take_loss())
 
@@ -116,29 +139,148 @@ def test_acts_greedily_without_exploration_and_at_random_with_nothing_else():
 
 def test_a_restored_agent_draws_and_owes_what_the_saved_one_does():
     saved, restored = Parts(num_envs=1), Parts(num_envs=1)
-    list(run_loop(saved.agent, CountingEnv(1), saved.client, claim=4))
-    restored.agent.restore(*saved.agent.state())
-    assert restored.agent.state() == saved.agent.state()
+    list(saved.run(CountingEnv(1)))
+    restored.agent.restore(*saved.agent.state(), in_episode=False)
+    values, expected = restored.agent.state()[1], saved.agent.state()[1]
+    assert expected["has_learned"] and not values["has_learned"]  # others may have gone on: it pulls before it learns
+    assert values == expected | {"has_learned": False}
     for parts in (saved, restored):
         parts.agent.reset(np.zeros((1, 1), np.float32))
     actions = [[int(parts.agent.act()[0]) for _ in range(30)] for parts in (saved, restored)]
     assert actions[0] == actions[1]
 
 
+def assert_same_state(agent, other):
+    (arrays, values), (expected_arrays, expected_values) = other.state(), agent.state()
+    assert values == expected_values
+    assert arrays.keys() == expected_arrays.keys()
+    for name, array in expected_arrays.items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("local_steps", [0, 4])
+@pytest.mark.parametrize("steps", [3, 33], ids=["in warm-up", "in training"])
+def test_an_agent_restored_in_the_middle_of_its_games_goes_on_to_the_last_bit(local_steps, steps):
+    settings = {"epsilon": 0.5, "local_steps": local_steps, "train_period": 3}
+    saved, restored = Parts(**settings), Parts(**settings)
+    env = CountingEnv(2, length=7)
+    assert sum(tick.num_steps for tick in itertools.islice(saved.run(env), steps)) == 2 * steps
+    saved.client.finish()
+
+    restored.agent._replay = restored.replay = copy.deepcopy(saved.replay)
+    restored.store.restore(saved.store.state())
+    for parts in (saved, restored):
+        parts.client.start()
+    restored.agent.restore(*saved.agent.state(), in_episode=True)
+    assert_same_state(saved.agent, restored.agent)
+
+    seen = []
+    for parts, its_env in ((saved, env), (restored, copy.deepcopy(env))):
+        parts.agent.take_loss()
+        actions, act = [], parts.agent.act
+        parts.agent.act = lambda act=act, actions=actions: actions.append(act()) or actions[-1]
+        ticks = [tick for tick in run_loop(parts.agent, its_env, parts.client, claim=4) if tick.num_steps]
+        seen.append((np.array(actions).tolist(), ticks, parts.agent.take_loss()))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 100 - steps
+    assert set(np.ravel(seen[0][0])) == {0, 1}
+    assert_same_state(saved.agent, restored.agent)
+    assert (saved.client.online.numpy() == restored.client.online.numpy()).all()
+    state, expected = restored.store.state(), saved.store.state()
+    for name in expected.keys() - {"counters"}:
+        np.testing.assert_array_equal(state[name], expected[name], err_msg=name)
+    assert restored.store.pull().counters.env_steps == 200
+
+
+def test_the_state_of_an_agent_with_another_optimizer_is_refused_and_changes_nothing():
+    parts, other = Parts(local_steps=4), Parts()
+    before = parts.agent.state()[1]
+    list(other.run(CountingEnv(2)))
+    with pytest.raises(ValueError, match="it holds the slots of another optimizer or network"):
+        parts.agent.restore(*other.agent.state(), in_episode=True)
+    assert parts.agent.state()[1] == before
+
+
+@pytest.mark.parametrize("local_steps", [0, 4])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_never_applied_and_ends_the_run(local_steps, reward):
+    parts = Parts(clip_rewards=False, local_steps=local_steps, max_nonfinite=3)
+    start, slots = parts.store.pull().online, parts.client.slots()
+    with pytest.raises(RunFailed, match="^3 minibatches in a row"):
+        list(parts.run(CountingEnv(2, reward=reward)))
+    np.testing.assert_array_equal(parts.client.online, start)
+    for name, slot in parts.client.slots().items():
+        np.testing.assert_array_equal(slot, slots[name])
+    assert math.isnan(parts.agent.take_loss())  # none that counts
+    parts.client.finish()
+    assert parts.store.pull().counters._replace(env_steps=0, claimed_steps=0) == Counters(minibatches=3, nonfinite=3)
+    np.testing.assert_array_equal(parts.store.pull().online, start)
+
+
+def test_parameters_that_are_not_finite_give_nothing_to_apply():
+    parts = Parts(max_nonfinite=2)
+    for _ in itertools.islice(parts.run(CountingEnv(2)), 10):
+        pass
+    before = parts.store.pull()
+    parts.client.online.assign(np.full(parts.store.num_parameters, np.nan, np.float32))
+    parts.agent._has_learned = True  # so that it does not pull
+    parts.agent.learn(4)
+    with pytest.raises(RunFailed):
+        parts.agent.learn(4)
+    np.testing.assert_array_equal(parts.store.pull().online, before.online)
+    assert parts.store.pull().counters.updates == before.counters.updates
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_not_applied_though_its_loss_is(bad):
+    def gradient(online, target, batch):
+        return tf.constant(1.0), tf.concat([[bad], tf.zeros_like(online)[1:]], 0)
+
+    parts = Parts(gradient=gradient, max_nonfinite=2)
+    start = parts.store.pull().online
+    with pytest.raises(RunFailed):
+        list(parts.run(CountingEnv(2)))
+    np.testing.assert_array_equal(parts.store.pull().online, start)
+
+
+@pytest.mark.parametrize("local_steps", [0, 1, 4])
+def test_now_and_then_a_bad_minibatch_is_passed_over(local_steps):
+    turns = tf.Variable(0)
+
+    def gradient(online, target, batch):
+        turn = turns.assign_add(1)
+        return tf.where(turn % 3 == 0, 1.0, np.nan), tf.ones_like(online)
+
+    parts = Parts(gradient=gradient, local_steps=local_steps, train_period=1, total_steps=150, max_nonfinite=20)
+    list(parts.run(CountingEnv(2)))
+    parts.client.finish()
+    counters = parts.store.pull().counters
+    good = counters.minibatches // 3
+    assert counters.nonfinite == counters.minibatches - good > 60
+    assert counters.updates == -(-good // max(local_steps, 1))
+    assert parts.agent.take_loss() == 1.0
+    assert np.isfinite(parts.store.pull().online).all()
+    # Adam steps by nearly its learning rate along a gradient that is always the same.
+    moved = parts.store.pull().online - Parts().store.pull().online
+    np.testing.assert_allclose(moved, -1e-3 * good, rtol=1e-3)
+
+
 def train_cartpole(seed, **settings):
     """The store's state after 480 agent steps in CartPole."""
     overrides = {"env": "CartPole-v1", "seed": seed, "total_steps": 480, "warmup_steps": 100, "threads": 1}
-    config = make_config("cartpole", overrides | {"num_workers": 1, "batch_size": 16} | settings)
+    config = make_config("cartpole", overrides | {"num_workers": 1, "batch_size": 16, "overlap": False} | settings)
     problem = assemble.make_problem(config)
     store = LocalParameterStore(
         problem.layout.num_parameters, assemble.make_store_optimizer(config), config.total_steps
     )
     store.initialize(assemble.initial_parameters(config, problem))
-    client = assemble.make_client(config, store, overlap=False)
+    client = assemble.make_client(config, store)
     client.start()
     agent_seeds, env_seed = assemble.make_seeds(config, 0, 0)
-    agent = assemble.make_agent(config, problem, client, worker=0, seeds=agent_seeds)
+    memory = assemble.make_replay(config, problem)
+    agent = assemble.make_agent(config, problem, client, memory, worker=0, seeds=agent_seeds)
     env = environments.make_vector_env(problem.spec, config.envs_per_worker, env_seed, 1)
+    agent.reset(env.reset())
     for _ in run_loop(agent, env, client, claim=16):
         pass
     client.finish()

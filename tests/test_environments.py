@@ -1,67 +1,26 @@
-"""environments.py: frames against gymnasium's own preprocessing, seams between episodes, bad input."""
+"""environments.py: names and bad input, and frames against gymnasium's own preprocessing."""
 
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from ale_py import roms
+from environment_helpers import counting_environments, make, play
 from gymnasium.wrappers import AtariPreprocessing
 
-from async_dqn import environments, types
+from async_dqn import environments, types, vector_env
 from async_dqn.errors import UserError
 
 NOOP, FIRE = 0, 1
 
 
-class Counting(gymnasium.Env):
-    """Observes how many steps the episode has, in one buffer that it reuses; ends by itself as it is told."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1, 2), np.float64)
-
-    def __init__(self, terminates_at=0, truncates_at=0, actions=gymnasium.spaces.Discrete(2)):  # noqa: B008
-        self.action_space = actions
-        self._ends = terminates_at, truncates_at
-        self._buffer = np.zeros((1, 2))
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._buffer[:] = 0
-        return self._buffer, {}
-
-    def step(self, action):
-        self._buffer += 1
-        count = int(self._buffer[0, 0])
-        return self._buffer, 10.0 + action, count == self._ends[0], count == self._ends[1], {}
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _counting_environments():
-    def register(name, max_episode_steps=None, **kwargs):
-        gymnasium.register(f"{name}Counter-v0", lambda **_: Counting(**kwargs), max_episode_steps=max_episode_steps)
-
-    register("Endless")
-    register("Limited", max_episode_steps=3)
-    register("Terminating", terminates_at=3)
-    register("Truncating", truncates_at=3)
-    register("Both", terminates_at=3, truncates_at=3)
-    register("Continuous", actions=gymnasium.spaces.Box(-1, 1, (1,)))
-    register("Shifted", actions=gymnasium.spaces.Discrete(2, start=1))
-    yield
-    for id in [id for id in gymnasium.registry if id.endswith("Counter-v0")]:
-        del gymnasium.registry[id]
-
-
-def make(id, num_envs=1, protocol="classic", seed=1, **kwargs):
-    return environments.make_vector_env(environments.resolve(id, protocol), num_envs, seed, **kwargs)
-
-
-def play(env, actions):
-    """First observation and the step results of `actions` [T, N]."""
-    return env.reset(), [env.step(a) for a in actions]
+    with counting_environments():
+        yield
 
 
 def area_weights(source: int, target: int) -> np.ndarray:
@@ -168,60 +127,6 @@ def test_an_idle_game_of_pong_is_lost_by_21_points():
 
 
 @pytest.mark.parametrize("protocol", ["classic", "machado"])
-def test_a_lost_life_ends_the_training_episode_only_under_classic(protocol):
-    env = make("breakout", num_envs=3, protocol=protocol, seed=2)
-    env.reset()
-    rng, rewards, terminations = np.random.default_rng(0), np.zeros(3), np.zeros(3, int)
-    games: list[int] = []  # terminations of each
-    while len(games) < 4:
-        result = env.step(rng.integers(4, size=3))
-        rewards += result.reward
-        terminations += result.terminated
-        over = [episode.environment for episode in result.episodes]
-        same = [(result.observation[i] == result.next_observation[i]).all() for i in range(3)]
-        assert same == [i not in over for i in range(3)]  # a lost life leaves the game where it is
-        assert not result.truncated.any()
-        for episode in result.episodes:
-            i = episode.environment
-            assert result.terminated[i] and episode.episode_return == rewards[i]
-            games.append(terminations[i])
-            rewards[i] = terminations[i] = 0
-    assert games == [5 if protocol == "classic" else 1] * 4  # Breakout gives five lives
-
-
-class ScriptedLives:
-    """Two games that show the lives of a script [T, 2]; -1 is the end of that game, after which it has 3."""
-
-    def __init__(self, script):
-        self._script = iter(script)
-        self._lives = np.array([3, 3])
-        self.resets: list[list[bool]] = []
-
-    def reset(self, seed=None, options=None):
-        mask = options["reset_mask"] if options else np.array([True, True])
-        self.resets.append(mask.tolist())
-        self._lives = np.where(mask, 3, self._lives)
-        return np.zeros((2, 84, 84), np.uint8), {"lives": self._lives}
-
-    def step(self, actions):
-        self._lives = np.array(next(self._script))
-        none = np.zeros(2, bool)
-        return np.ones((2, 84, 84), np.uint8), np.ones(2), self._lives < 0, none, {"lives": self._lives}
-
-
-def test_what_counts_as_a_lost_life():
-    # A life lost beside a game over; zero lives in a game that goes on; a life won; a fresh game.
-    script = [[2, -1], [0, 3], [1, 2], [2, 2], [-1, 1]]
-    games: Any = ScriptedLives(script)
-    env = environments._VectorEnv(games, environments.resolve("breakout", "classic"), 2, seed=0)
-    _, results = play(env, [[0, 0]] * 5)
-    expected = [[True, True], [False, False], [False, True], [False, False], [True, True]]
-    assert [r.terminated.tolist() for r in results] == expected
-    assert games.resets == [[True, True], [False, True], [True, False]]
-    assert [r.episodes for r in results] == [[(1, 1.0, 1)], [], [], [], [(0, 5.0, 5)]]
-
-
-@pytest.mark.parametrize("protocol", ["classic", "machado"])
 def test_the_same_seed_gives_the_same_frames_whatever_the_threads(protocol):
     actions = np.random.default_rng(0).integers(4, size=(60, 1)).repeat(3, axis=1)
     runs = []
@@ -232,94 +137,6 @@ def test_the_same_seed_gives_the_same_frames_whatever_the_threads(protocol):
     np.testing.assert_array_equal(runs[0][:, 1], runs[2][:, 0])  # environment i has the seed + i
     assert (runs[0][:, 0] != runs[0][:, 2]).any()
     assert runs[0].dtype == np.uint8 and runs[0].shape == (61, 3, 84, 84)
-
-
-def test_results_are_not_overwritten_by_later_steps():
-    env = make("pong", 2)
-    kept = env.reset()
-    copy = kept.copy()
-    for _ in range(20):
-        env.step(np.array([2, 3]))
-    np.testing.assert_array_equal(kept, copy)
-
-
-@pytest.mark.parametrize(
-    "name, terminated, truncated",
-    [
-        ("Terminating", True, False),
-        ("Truncating", False, True),
-        ("Limited", False, True),
-        ("Both", True, False),
-    ],
-)
-def test_no_transition_crosses_the_end_of_an_episode(name, terminated, truncated):
-    env = make(f"{name}Counter-v0", num_envs=2)
-    first, results = play(env, np.array([[0, 1]] * 7))
-    np.testing.assert_array_equal(first, [[0, 0]] * 2)
-    assert first.dtype == np.float32 and results[0].reward.dtype == np.float32
-    assert [r.next_observation[0, 0] for r in results] == [1, 2, 3, 1, 2, 3, 1]
-    assert [r.observation[1, 1] for r in results] == [1, 2, 0, 1, 2, 0, 1]
-    assert [r.terminated.tolist() for r in results] == [[i in (2, 5) and terminated] * 2 for i in range(7)]
-    assert [r.truncated.tolist() for r in results] == [[i in (2, 5) and truncated] * 2 for i in range(7)]
-    assert [r.episodes for r in results if r.episodes] == [[(0, 30.0, 3), (1, 33.0, 3)]] * 2
-
-
-def test_a_given_limit_replaces_the_environments_own():
-    longer = make("LimitedCounter-v0", max_episode_steps=5)
-    assert [bool(r.truncated[0]) for r in play(longer, [[0]] * 5)[1]] == [False] * 4 + [True]
-    endless = make("EndlessCounter-v0")
-    assert endless.spec.max_episode_steps is None
-    assert not any(r.truncated[0] for r in play(endless, [[0]] * 9)[1])
-
-
-def test_reset_starts_every_episode_anew():
-    env = make("EndlessCounter-v0", max_episode_steps=3)
-    play(env, [[0], [0]])
-    _, results = play(env, [[1]] * 3)
-    assert [r.episodes for r in results] == [[], [], [(0, 33.0, 3)]]
-
-
-def test_a_second_reset_does_not_repeat_the_first():
-    for id in ("CartPole-v1", "breakout"):
-        env = make(id, num_envs=8)
-        assert (env.reset() != env.reset()).any()
-
-
-def test_cartpole_is_gymnasiums_own():
-    actions = np.random.default_rng(0).integers(2, size=(80, 2))
-    env = make("CartPole-v1", 2, seed=11)
-    first, results = play(env, actions)
-    for i in range(2):
-        reference = gymnasium.make("CartPole-v1")
-        np.testing.assert_array_equal(first[i], reference.reset(seed=11 + i)[0])
-        lengths: list[int] = []
-        length = 0
-        for action, result in zip(actions[:, i], results, strict=True):
-            observation, reward, terminated, _, _ = reference.step(action)
-            np.testing.assert_array_equal(result.next_observation[i], observation)
-            assert (result.reward[i], result.terminated[i]) == (reward, terminated)
-            length += 1
-            if terminated:
-                observation = reference.reset()[0]
-                lengths.append(length)
-                length = 0
-            np.testing.assert_array_equal(result.observation[i], observation)
-        assert lengths == [e.length for r in results for e in r.episodes if e.environment == i] != []
-
-
-@pytest.mark.parametrize("actions", [[0], [0, 2], [0, -1], [0.0, 1.0], [[0], [1]]])
-def test_bad_actions_are_refused(actions):
-    env = make("CartPole-v1", 2)
-    env.reset()
-    with pytest.raises(ValueError, match=r"2 integers in \[0, 2\)"):
-        env.step(np.array(actions))
-
-
-def test_closing_twice_is_harmless():
-    for env in (make("pong"), make("CartPole-v1")):
-        env.reset()
-        env.close()
-        env.close()
 
 
 @pytest.mark.parametrize("id", ["ms_pacman", "MsPacman", "mspacman", "ALE/MsPacman", "ALE/MsPacman-v5"])
@@ -337,7 +154,7 @@ def test_the_canonical_id_is_the_registered_one(game):
 
 def test_a_gymnasium_environment():
     spec = environments.resolve("CartPole-v1", "classic")
-    assert spec == environments.EnvironmentSpec(
+    assert spec == vector_env.EnvironmentSpec(
         "CartPole-v1",
         False,
         "none",

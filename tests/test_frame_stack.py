@@ -59,6 +59,40 @@ def test_refuses_a_shape_that_would_broadcast():
         frames.push(np.zeros((2, 3), np.uint8), np.array([True]))
 
 
+def test_a_restored_stack_goes_on_as_the_saved_one():
+    frames, restored = (FrameStack(num_envs=2, stack=3, observation_shape=(1,), dtype=np.uint8) for _ in range(2))
+    frames.reset(observe(1, 11))
+    saved = frames.push(observe(2, 12), np.array([False, False]))
+    restored.reset(observe(7, 7))
+    assert restored.restore(saved.copy()).tolist() == saved.tolist()
+    first = np.array([False, True])
+    expected = frames.push(observe(3, 13), first)
+    assert expected[..., 0].tolist() == [[1, 2, 3], [0, 0, 13]]
+    np.testing.assert_array_equal(restored.push(observe(3, 13), first), expected)
+
+
+def test_what_was_restored_is_never_written():
+    frames = FrameStack(num_envs=1, stack=2, observation_shape=(1,), dtype=np.uint8)
+    stacked = np.array([[[1], [2]]], np.uint8)
+    frames.restore(stacked)
+    frames.push(observe(3), np.array([False]))
+    assert stacked[..., 0].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "stacked",
+    [np.zeros((1, 3, 1), np.uint8), np.zeros((2, 2, 1), np.uint8), np.zeros((2, 3), np.uint8), np.zeros((2, 3, 1))],
+    ids=["environments", "stack", "observation", "type"],
+)
+def test_restore_refuses_another_shape_or_type_and_changes_nothing(stacked):
+    frames = FrameStack(num_envs=2, stack=3, observation_shape=(1,), dtype=np.uint8)
+    frames.reset(observe(1, 11))
+    with pytest.raises(ValueError, match=r"stacked \(.*\) .* must be \(2, 3, 1\)"):
+        frames.restore(stacked)
+    pushed = frames.push(observe(2, 12), np.array([False, False]))
+    assert pushed[..., 0].tolist() == [[0, 1, 2], [0, 11, 12]]
+
+
 def test_equals_what_the_replay_returns_for_the_same_stream():
     num_envs, stack, steps = 3, 4, 60
     rng = np.random.default_rng(0)

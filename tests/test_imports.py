@@ -20,16 +20,18 @@ LAYERS = [
         "replay",
         "frame_stack",
         "environments",
+        "vector_env",
         "screen",
         "parameters",
         "parameter_client",
+        "trips",
         "metrics",
         "progress",
         "devices",
     },
-    {"agents", "run_loop", "checkpoints", "run_directory"},
+    {"agents", "run_loop", "checkpoints", "run_directory", "replay_log", "replay_segments"},
     {"cluster"},
-    {"roles", "report"},
+    {"roles", "doctor", "report"},
     {"__main__"},
 ]
 SOURCES = {
@@ -123,3 +125,15 @@ def test_there_is_no_circle():
 def _is(module, found):
     """Whether `found` is the module, or a name in it."""
     return found == module or found.rpartition(".")[0] == module
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_function_is_converted_by_autograph(module):
+    """It would read the source again at run time, and leave files in /tmp where a process is killed."""
+    for node in ast.walk(SOURCES[module]):
+        names = [ast.unparse(node.func)] if isinstance(node, ast.Call) else []
+        if isinstance(node, ast.FunctionDef):
+            names += [ast.unparse(decorator) for decorator in node.decorator_list]
+        if "tf.function" in names:
+            assert isinstance(node, ast.Call), f"line {node.lineno}: tf.function without autograph=False"
+            assert "autograph=False" in map(ast.unparse, node.keywords), f"line {node.lineno}"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_dqn import optimizers
-from async_dqn.parameters import Counters, EpisodeReport, Layout, LocalParameterStore, advance
+from async_dqn.parameters import Counters, EpisodeReport, Layout, LocalParameterStore, Stop, WorkerStatus, advance
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
@@ -51,18 +51,21 @@ def test_flatten_refuses_what_does_not_fit(arrays):
         Layout({"w": (2,)}).flatten(arrays)
 
 
-def test_advance_adds_everything_but_the_maximum():
-    before = Counters(claimed_steps=10, env_steps=8, updates=3, staleness_sum=5, staleness_max=4, episodes=1)
-    after = advance(before, Counters(claimed_steps=16, env_steps=16, updates=1, staleness_sum=2, staleness_max=2), 100)
-    assert after == Counters(
-        claimed_steps=10 + 16,
-        env_steps=8 + 16,
-        updates=3 + 1,
-        staleness_sum=5 + 2,
-        staleness_max=max(4, 2),
-        episodes=1,
-    )
+def test_advance_adds_everything_but_the_maxima():
+    before = Counters(*range(10, 10 + len(Counters._fields)))._replace(claimed_steps=10, staleness_max=4, stopped=0)
+    counts = Counters(*range(1, 1 + len(Counters._fields)))._replace(claimed_steps=16, staleness_max=2, stopped=0)
+    after = advance(before, counts, 100)
+    sums = {name: getattr(before, name) + getattr(counts, name) for name in Counters._fields}
+    assert after == Counters(**sums | {"staleness_max": max(4, 2), "stopped": 0})
+    assert after.claimed_steps == 10 + 16
     assert advance(after, Counters(staleness_max=9), 100).staleness_max == 9
+
+
+@pytest.mark.parametrize(("first", "second"), [(Stop.SOLVED, Stop.INTERRUPTED), (Stop.INTERRUPTED, Stop.FAILED)])
+def test_of_several_reasons_to_stop_the_gravest_counts(first, second):
+    for one, other in ((first, second), (second, first)):
+        stopped = advance(advance(Counters(), Counters(stopped=one), 100), Counters(stopped=other), 100).stopped
+        assert stopped == second > first > 0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_claims_never_exceed_the_budget_and_spend_it(budget, wanted):
 
 def test_initialize_sets_online_and_target_and_starts_counting_again():
     store = make_store([1, 2], optimizer=optimizers.adam())
-    store.push(np.ones(2, np.float32), 0.1, Counters(updates=1))
+    store.push(np.ones(2, np.float32), 0.1, Counters(updates=1), 0)
     store.refresh_target()
     store.initialize(np.array([3, 4], np.float32))
     np.testing.assert_array_equal(store.pull().online, [3, 4])
@@ -110,8 +113,8 @@ def test_initialize_sets_online_and_target_and_starts_counting_again():
 
 def test_pushes_add_up_and_tell_the_counters_before_each():
     store = make_store([1, 2])
-    first = store.push(np.array([1, 0], np.float32), 0.5, Counters(updates=1, env_steps=4))
-    second = store.push(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6))
+    first = store.push(np.array([1, 0], np.float32), 0.5, Counters(updates=1, env_steps=4), 0)
+    second = store.push(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6), 0)
     assert (first, second) == (Counters(), Counters(updates=1, env_steps=4))
     online, counters = store.pull()
     np.testing.assert_array_equal(online, [1 + 1, 2 + 10])
@@ -120,14 +123,14 @@ def test_pushes_add_up_and_tell_the_counters_before_each():
 
 def test_push_steps_with_the_optimizer_and_the_learning_rate():
     store = make_store([1, 2], optimizer=descent())
-    store.push(np.array([4, -8], np.float32), 0.25, Counters(updates=1))
+    store.push(np.array([4, -8], np.float32), 0.25, Counters(updates=1), 0)
     np.testing.assert_array_equal(store.pull().online, [1 - 0.25 * 4, 2 + 0.25 * 8])
 
 
 def test_what_was_pulled_does_not_change_with_later_pushes():
     store = make_store([1, 2])
     pulled, target, state = store.pull().online, store.pull_target(), store.state()
-    store.push(np.ones(2, np.float32), 0.0, Counters())
+    store.push(np.ones(2, np.float32), 0.0, Counters(), 0)
     store.refresh_target()
     for array in (pulled, target, state["online"], state["target"]):
         np.testing.assert_array_equal(array, [1, 2])
@@ -135,7 +138,7 @@ def test_what_was_pulled_does_not_change_with_later_pushes():
 
 def test_target_follows_online_only_when_refreshed():
     store = make_store([1, 2])
-    store.push(np.ones(2, np.float32), 0.0, Counters())
+    store.push(np.ones(2, np.float32), 0.0, Counters(), 0)
     np.testing.assert_array_equal(store.pull_target(), [1, 2])
     store.refresh_target()
     np.testing.assert_array_equal(store.pull_target(), [1 + 1, 2 + 1])
@@ -150,6 +153,22 @@ def test_claims_end_exactly_with_the_budget():
     assert grants[-1][1].minibatches == 4
 
 
+def test_a_store_says_what_it_holds():
+    store = make_store([1, 2, 3], total_steps=20)
+    assert (store.num_parameters, store.total_steps) == (3, 20)
+    store.claim_steps(8, Counters(env_steps=5))
+    assert store.check() == [WorkerStatus("active", 1, Counters(claimed_steps=8, env_steps=5))]
+
+
+def test_a_store_in_this_process_drops_nothing_however_stale():
+    store = make_store([1, 2])
+    for number in range(50):
+        before = store.push(np.ones(2, np.float32), 0.0, Counters(updates=1), computed_on=0)
+        assert before.updates == number
+    np.testing.assert_array_equal(store.pull().online, [1 + 50, 2 + 50])
+    assert store.pull().counters == Counters(updates=50)
+
+
 def test_a_stopped_run_grants_nothing():
     store = make_store(total_steps=20)
     store.claim_steps(8, Counters())
@@ -160,7 +179,7 @@ def test_a_stopped_run_grants_nothing():
 def test_steps_given_back_by_a_push_are_granted_again():
     store = make_store(total_steps=20)
     assert store.claim_steps(20, Counters())[0] == 20
-    store.push(np.zeros(2, np.float32), 0.0, Counters(claimed_steps=-5))
+    store.push(np.zeros(2, np.float32), 0.0, Counters(claimed_steps=-5), 0)
     assert store.claim_steps(20, Counters())[0] == 5
 
 
@@ -190,7 +209,7 @@ def test_claims_and_pushes_of_many_threads_are_exact():
         barrier.wait(30)
         while now := store.claim_steps(7, Counters())[0]:
             granted[index] += now
-            before = store.push(np.array([now, 1], np.float32), 0.0, Counters(updates=1, env_steps=now))
+            before = store.push(np.array([now, 1], np.float32), 0.0, Counters(updates=1, env_steps=now), 0)
             befores[index].append(before.updates)
 
     threads = [threading.Thread(target=work, args=[index]) for index in range(num_threads)]
@@ -219,12 +238,12 @@ def test_a_restored_store_goes_on_as_the_saved_one_would_have(optimizer):
     saved, restored = (make_store([1, 2, 3], optimizer=optimizer) for _ in range(2))
     gradients = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     for gradient in gradients[:3]:
-        saved.push(gradient, 0.1, Counters(updates=1, env_steps=4))
+        saved.push(gradient, 0.1, Counters(updates=1, env_steps=4), 0)
     saved.refresh_target()
-    saved.push(gradients[3], 0.1, Counters(updates=1))
+    saved.push(gradients[3], 0.1, Counters(updates=1), 0)
     restored.restore(saved.state())
     for store in (saved, restored):
-        store.push(gradients[4], 0.1, Counters(updates=1))
+        store.push(gradients[4], 0.1, Counters(updates=1), 0)
     expected, found = saved.state(), restored.state()
     assert expected.keys() == found.keys()
     for name in expected:

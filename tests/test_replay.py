@@ -1,6 +1,5 @@
 """The replay against arithmetic by hand, and against a slow model that keeps every episode whole."""
 
-import io
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_dqn.errors import UserError
-from async_dqn.replay import Replay, check_fits, required_bytes
+from async_dqn.replay import Replay, Slots, check_fits, required_bytes
 
 GAMMA = 0.9
 
@@ -68,6 +67,23 @@ def everything(replay: Replay) -> list[tuple]:
         (tuple(map(tuple, s_tm1.tolist())), int(a), float(r), float(d), tuple(map(tuple, s_t.tolist())))
         for s_tm1, a, r, d, s_t in zip(*batch, strict=True)
     ]
+
+
+def copied(replay: Replay, target: Replay, pieces: int = 1) -> Replay:
+    """`target`, empty and of the same sizes, with all that `replay` holds, moved in so many pieces."""
+    oldest = np.maximum(replay.added - replay.slots_per_env, 0)
+    first = oldest
+    for piece in range(1, pieces + 1):
+        stop, slots = replay.read(first, np.maximum(first, oldest + piece * (replay.added - oldest) // pieces))
+        ends = np.cumsum(stop - first)
+        for env, (begin, end) in enumerate(zip(ends - stop + first, ends, strict=True)):
+            if not target.added[env] and begin < end:
+                target.begin_at(env, first[env], slots.age[begin])
+            if begin < end:
+                target.extend(env, Slots(*(array[begin:end] for array in slots)))
+        first = stop
+    np.testing.assert_array_equal(first, replay.added)
+    return target
 
 
 def check(replay: Replay, expected: list[tuple]) -> None:
@@ -295,10 +311,8 @@ def test_holds_exactly_what_the_model_holds(history):
             for model in models:
                 model.truncate()
         elif event == "restart":
-            restored = make(**sizes)
-            restored.restore(feeder.replay.state())
-            restored.check_valid()
-            feeder.replay = restored
+            feeder.replay = copied(feeder.replay, make(**sizes))
+            feeder.replay.check_valid()
         else:
             outcomes, reward = event
             terminated = np.isin(outcomes, ["terminated", "both"])
@@ -414,62 +428,100 @@ def test_an_empty_replay_or_one_without_a_whole_window_refuses_to_sample():
     assert feeder.replay.sample(4, np.random.default_rng(0)).s_tm1.shape == (4, 2, 3)
 
 
-# State.
+# Slots read and put back.
 
 
-@pytest.mark.parametrize("steps", [0, 5, 200])
-def test_a_restored_replay_continues_identically(steps):
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+@pytest.mark.parametrize("steps", [0, 1, 5, 200])
+def test_a_copy_continues_identically(steps, pieces):
     sizes = dict(num_envs=2, slots=20, stack=3, n_step=2)
     feeder = played(steps=steps, **sizes)
-    saved = io.BytesIO()
-    np.savez(saved, **feeder.replay.state())  # type: ignore[arg-type]
-    saved.seek(0)
-    restored = played(steps=300, seed=9, **sizes)  # holds something else
-    restored.replay.restore(np.load(saved, allow_pickle=False))
-    restored.replay.check_valid()
-    restored.episode, restored.step = feeder.episode, feeder.step
+    copy = played(steps=300, seed=9, **sizes)  # holds something else
+    copy.replay.clear()
+    copied(feeder.replay, copy.replay, pieces)
+    copy.replay.check_valid()
+    assert copy.replay.num_slots == feeder.replay.num_slots
+    copy.episode, copy.step = feeder.episode, feeder.step
     for step in range(60):
-        assert everything(restored.replay) == everything(feeder.replay)
-        for each in (feeder, restored):
+        assert everything(copy.replay) == everything(feeder.replay)
+        for each in (feeder, copy):
             each.add(1, terminated=np.array([step % 7 == 0, step % 4 == 0]))
-    assert everything(restored.replay) == everything(feeder.replay)
+    if copy.replay.can_sample():
+        batches = (each.replay.sample(64, np.random.default_rng(1)) for each in (feeder, copy))
+        for a, b in zip(*batches, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
-def test_state_holds_only_the_filled_part():
-    state = played(steps=5, slots=20, end=0).replay.state()
-    assert state["observation"].shape == (1, 5, 3)
-    assert all(array.dtype != object for array in state.values())
+def test_a_cleared_replay_is_like_a_new_one():
+    replay = played(num_envs=2, steps=100, slots=12, stack=3).replay
+    replay.clear()
+    replay.check_valid()
+    assert (len(replay), replay.num_slots, list(replay.added)) == (0, 0, [0, 0])
+    feeder, fresh = Feeder(replay, 2), Feeder(make(num_envs=2, slots=12, stack=3), 2)
+    for each in (feeder, fresh):
+        for step in range(20):
+            each.add(step, truncated=step % 6 == 4)
+    assert everything(feeder.replay) == everything(fresh.replay)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (dict(num_envs=3), "num_envs 2, this replay has 3"),
-        (dict(slots=21), "slots_per_env 20, this replay has 21"),
-        (dict(stack=3), "stack 2, this replay has 3"),
-        (dict(n_step=2), "n_step 1, this replay has 2"),
-        (dict(discount=0.5), "discount 0.9, this replay has 0.5"),
-        (dict(shape=(4,)), r"observation \(2, 10, 3\) int32, not \(2, 10, 4\) int32"),
-        (dict(dtype=np.uint8), r"observation \(2, 10, 3\) int32, not \(2, 10, 3\) uint8"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
-)
-def test_restore_names_what_differs(change, message):
-    sizes = dict(num_envs=2, stack=2)
-    state = played(steps=10, end=0, **sizes).replay.state()
-    other = make(**sizes | change)
-    with pytest.raises(ValueError, match=message):
-        other.restore(state)
-    assert len(other) == 0
-    other.check_valid()
+def test_a_read_never_parts_the_end_of_an_episode_from_its_final_observation():
+    feeder = Feeder(make(num_envs=2), 2)
+    feeder.add(1)
+    feeder.add(1, terminated=np.array([True, False]))  # slots 1 and 2 of environment 0
+    feeder.add(1)
+    stop, slots = feeder.replay.read(np.array([0, 0]), np.array([2, 2]))
+    assert stop.tolist() == [3, 2]
+    assert slots.last.tolist() == [False, False, True, False, False]
+    assert slots.observation.tolist() == [[1, 1, 1], [1, 1, 2], [1, 1, 3], [2, 1, 1], [2, 1, 2]]
+    stop, slots = feeder.replay.read(stop, stop)
+    assert stop.tolist() == [3, 2] and [len(array) for array in slots] == [0] * len(slots)
 
 
-def test_restore_names_what_is_missing():
-    replay = played().replay
-    state = replay.state()
-    del state["reward"]
-    with pytest.raises(ValueError, match="lacks reward"):
-        replay.restore(state)
+def test_what_was_read_is_a_copy():
+    feeder = played(steps=50, slots=10)
+    first, stop = feeder.replay.added - 5, feeder.replay.added
+    _, slots = feeder.replay.read(first, stop)
+    before = slots.observation.copy()
+    for _ in range(20):
+        feeder.add(1)
+    np.testing.assert_array_equal(slots.observation, before)
+
+
+@pytest.mark.parametrize("slots", [8, 9, 15, 400])
+def test_a_run_goes_to_a_ring_of_any_size(slots):
+    source = played(steps=200, slots=300, stack=3, n_step=2).replay
+    _, run = source.read(np.array([0]), source.added)
+    feeder = Feeder(make(slots=slots, stack=3, n_step=2))
+    feeder.replay.extend(0, run)
+    feeder.replay.check_valid()
+    assert feeder.replay.added == source.added
+    expected, found = everything(source), everything(feeder.replay)
+    assert found == expected[len(expected) - len(found) :]
+    assert slots < 300 or found == expected
+
+
+def test_a_run_after_a_truncation_begins_an_episode():
+    source = played(steps=20, slots=30, stack=3, end=0).replay
+    _, run = source.read(np.array([10]), source.added)
+    replay = make(slots=30, stack=3)
+    for _ in range(2):
+        replay.extend(0, run)
+        replay.truncate()
+        replay.check_valid()
+    zero, first = (0, 0, 0), (1, 1, 11)
+    found = everything(replay)
+    assert len(found) == 2 * (10 - 1)
+    assert found[0][0] == found[9][0] == (zero, zero, first)
+
+
+def test_truncate_ends_only_the_episodes_asked_for():
+    feeder = Feeder(make(num_envs=3), 3)
+    for _ in range(4):
+        feeder.add(1)
+    feeder.replay.truncate(np.array([1]))
+    feeder.replay.check_valid()
+    _, slots = feeder.replay.read(feeder.replay.added - 1, feeder.replay.added)
+    assert slots.last.tolist() == [False, True, False]
 
 
 # Limits.

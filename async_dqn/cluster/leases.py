@@ -31,11 +31,13 @@ class LeaseState(Enum):
     LOST = auto()
 
 
+_LAST_WORDS = (LeaseState.DONE, LeaseState.FAILED)
+
+
 class _Holder(NamedTuple):
     state: LeaseState
     token: int
     heard_at: float
-    code: int
 
 
 class LeaseBook:
@@ -46,11 +48,13 @@ class LeaseBook:
       lease: seconds after which a worker that is not heard from is lost.
       start_deadline: seconds that a worker has to come at all.
       now: the time.
+      chief_grace: seconds for which a lost chief is waited for, as it may be started again, and nobody else could go on
+        without it from a checkpoint.
     """
 
-    def __init__(self, num_workers: int, lease: float, start_deadline: float, now: float):
-        self._lease, self._start_deadline = lease, start_deadline
-        self._holders = [_Holder(LeaseState.EXPECTED, 0, now, 0)] * num_workers
+    def __init__(self, num_workers: int, lease: float, start_deadline: float, now: float, *, chief_grace: float = 0.0):
+        self._lease, self._start_deadline, self._chief_grace = lease, start_deadline, chief_grace
+        self._holders = [_Holder(LeaseState.EXPECTED, 0, now)] * num_workers
         self._known: set[int] = set()  # tokens ever seen
         self._finished_at: float | None = None
 
@@ -64,12 +68,14 @@ class LeaseBook:
         holder = self._holders[message.worker]
         if message.token in self._known and message.token != holder.token:
             return False
+        if message.code == ALIVE and message.token == holder.token and holder.state in _LAST_WORDS:
+            return False  # it was overtaken by the last word
         self._known.add(message.token)
         if message.code == ALIVE:
             state = LeaseState.ALIVE
         else:
             state = LeaseState.DONE if message.code in (0, 130) else LeaseState.FAILED
-        self._holders[message.worker] = _Holder(state, message.token, now, max(message.code, 0))
+        self._holders[message.worker] = _Holder(state, message.token, now)
         if message.worker == 0 and message.code == 0:
             self._finished_at = now
         return state is LeaseState.FAILED
@@ -97,6 +103,9 @@ class LeaseBook:
         """Whether there is nobody left to serve."""
         if self._finished_at is not None and now - self._finished_at > _FINISHED_GRACE:
             return True
+        chief = self._holders[0]
+        if chief.state is LeaseState.LOST and now - chief.heard_at <= self._lease + self._chief_grace:
+            return False
         return all(holder.state in (LeaseState.DONE, LeaseState.LOST) for holder in self._holders)
 
     def missing(self) -> list[int]:
@@ -176,5 +185,5 @@ class LeaseKeeper:
             tell = done_queue(ps, self._spec.num_workers).enqueue(message)
             num_stops = stop_queue(ps).size()
         graph.finalize()
-        session = PatientSession(self._target, graph, alone, [self._spec.ps[ps]], patience=max(self._lease / 3, 1.0))
+        session = PatientSession(self._target, graph, alone, [self._spec.ps[ps]], patience=max(self._lease / 2, 5.0))
         return session, message, tell, num_stops

@@ -21,8 +21,8 @@ _C = len(Counters._fields)
 _CLAIMED, _STEPS, _UPDATES, _DROPPED = map(Counters._fields.index, ("claimed_steps", "env_steps", "updates", "dropped"))
 _MAXIMA = tuple(map(Counters._fields.index, ("staleness_max", "stopped")))
 _RUN_ID, _GENERATION = _C, _C + 1
-_TOKEN, _STATE, _TICKET, _GRANTED, _OUTSTANDING, _STARTS = range(_C, _C + 6)
-WIDTH = _C + 6
+_TOKEN, _STATE, _TICKET, _GRANTED, _OUTSTANDING, _STARTS, _UPDATES_BEFORE = range(_C, _C + 7)
+WIDTH = _C + 7
 _SEATS = 2  # the row of worker 0
 
 
@@ -81,6 +81,7 @@ class Counted(NamedTuple):
     before: tf.Tensor  # [C] the counters of the run
     after: tf.Tensor  # [C]
     granted: tf.Tensor  # steps, scalar
+    updates_before: tf.Tensor  # updates of the run when the ticket was first seen, scalar
     is_seated: tf.Tensor  # whether the sender still holds its seat, scalar bool
     may_apply: tf.Tensor  # whether an update sent along is new, and fresh enough to be applied, scalar bool
 
@@ -137,6 +138,7 @@ class LedgerOperations:
                     tf.where(is_new, asked[_CLAIMED], seat[_GRANTED]),
                     seat[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS],
                     seat[_STARTS],
+                    tf.where(is_new, before[_UPDATES], seat[_UPDATES_BEFORE]),
                 ]
             )
             rows = _replaced(rows, worker, tf.concat([after, world[_C:]], 0), tf.concat([own, receipt], 0))
@@ -145,6 +147,7 @@ class LedgerOperations:
                     tf.identity(before),
                     tf.identity(after),
                     tf.identity(receipt[_GRANTED - _C]),
+                    tf.identity(receipt[_UPDATES_BEFORE - _C]),
                     tf.identity(is_seated),
                     is_new & is_fresh,
                 )
@@ -152,11 +155,16 @@ class LedgerOperations:
         return Counted(*self._execute(body))
 
     def join(self, worker: int, token: int, is_start: tf.Tensor) -> tf.Tensor:
-        """Takes the seat, whoever holds it; gives the ledger after. Nothing happens while a restore is under way."""
+        """Takes the seat, whoever holds it; gives the ledger after. Nothing happens while a restore is under way.
+
+        Args:
+          is_start: 1 for a process that has not had the seat before, however often it sends this; else 0.
+        """
 
         def seat(old: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
             taken = tf.constant([token, SeatState.ACTIVE, 0, 0, 0], tf.int64)
-            joined = tf.concat([old[:_C], taken, [old[_STARTS] + is_start]], 0)
+            starts = old[_STARTS] + tf.where(tf.equal(old[_TOKEN], token), tf.zeros_like(is_start), is_start)
+            joined = tf.concat([old[:_C], taken, [starts, 0]], 0)
             return tf.where(rows[0][_GENERATION] > 0, joined, old)
 
         return self._reseat(worker, seat)

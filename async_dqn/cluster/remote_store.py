@@ -41,6 +41,8 @@ class _Counted(NamedTuple):
     before: Counters
     after: Counters
     granted: int
+    updates_before: int  # those of the call that was the first to arrive
+    is_seated: bool
 
 
 class RemoteParameterStore:
@@ -138,7 +140,13 @@ class RemoteParameterStore:
             budget=self.total_steps,
             max_staleness=self._max_staleness,
         )
-        self._counted = [counted.before, counted.after, counted.granted, counted.is_seated]
+        self._counted = [
+            counted.before,
+            counted.after,
+            counted.granted,
+            counted.updates_before,
+            counted.is_seated,
+        ]
         self._join = operations.join(self._worker, self._token, self._is_start)
         self._leave = operations.leave(self._worker, self._token, SeatState.DONE)
         self._rows = placeholder(tf.int64, num_rows)
@@ -226,13 +234,32 @@ class RemoteParameterStore:
                 self._computed_on: computed_on,
             }
             try:
-                before, after, granted, is_seated = self._run([*self._counted, *others], counting | (feed or {}))[:4]
+                counted = self._parse_count(self._run([*self._counted, *others], counting | (feed or {})))
             except LostStep:
-                before, after, granted, is_seated = self._run_again(self._counted, counting)
-            if not is_seated:
+                counted = self._parse_count(self._run_again(self._counted, counting))
+                counted = counted._replace(before=self._before(counted, counts, computed_on))
+            if not counted.is_seated:
                 self._explain_refusal()
             del self._unsettled[ticket]
-        return _Counted(Counters(*map(int, before)), Counters(*map(int, after)), int(granted))
+        return counted
+
+    @staticmethod
+    def _parse_count(values: list[Any]) -> _Counted:
+        before, after, granted, updates_before, is_seated = values[:5]
+        return _Counted(
+            Counters(*map(int, before)), Counters(*map(int, after)), int(granted), int(updates_before), bool(is_seated)
+        )
+
+    def _before(self, counted: _Counted, counts: Counters, computed_on: int) -> Counters:
+        """The counters before `counts` came in, where these may have come in with an earlier call."""
+        if self._max_staleness and counted.updates_before - computed_on > self._max_staleness:
+            counts = counts._replace(updates=0, dropped=counts.dropped + counts.updates)
+        before = Counters(*(after - count for after, count in zip(counted.after, counts, strict=True)))
+        return before._replace(
+            updates=counted.updates_before,
+            staleness_max=counted.before.staleness_max,
+            stopped=counted.before.stopped,
+        )
 
     def _explain_refusal(self) -> None:
         """Raises Outage where everyone has to join again, RunError where only this worker has lost its seat."""
@@ -278,6 +305,7 @@ class RemoteParameterStore:
                 raise Outage("the parameters are being restored")
             self._tickets = itertools.count(1)
             self._generation = ledger.generation
+            self._starts = [seat.starts for seat in ledger.seats]
             return ledger
 
     def leave(self) -> None:
@@ -298,14 +326,16 @@ class RemoteParameterStore:
         with self._lock:
             if self.read_ledger().generation != self._generation:
                 return False
+            unheard_of = 0  # steps granted to a call that never learned of it
             for ticket, counts in sorted(self._unsettled.items()):
                 feed = {self._counts: np.array(counts, np.int64), self._ticket: ticket, self._computed_on: 0}
-                _, _, granted, is_seated = self._run_again(self._counted, feed)
-                if not is_seated:
+                counted = self._parse_count(self._run_again(self._counted, feed))
+                if not counted.is_seated:
                     self._explain_refusal()
                 del self._unsettled[ticket]
-                if granted > 0:  # nobody heard of this grant
-                    self.add_counts(Counters(claimed_steps=-int(granted)))
+                unheard_of += max(counted.granted, 0)
+            if unheard_of:
+                self.add_counts(Counters(claimed_steps=-unheard_of))
         return True
 
     def read_ledger(self) -> Ledger:

@@ -80,11 +80,11 @@ class Chief:
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
-        self._begin(restored, is_live=is_live)
+        self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
         self._next_checkpoint = self._started + (config.checkpoint_period if is_live else 0.0)
 
-    def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool) -> None:
+    def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
         """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
         config, run = self._config, self._run
         self._tracker = EpisodeTracker(config.stop_at_return)
@@ -101,6 +101,9 @@ class Chief:
             faults = restored["faults"]
             self._restarts_before = faults["restarts_before"] + (0 if is_live else faults["restarts"])
             self._ps_recoveries, self._steps_lost = faults["ps_recoveries"], faults["steps_lost"]
+            if was_cut_short and not is_live:  # the process that was the chief before could not count this
+                self._ps_recoveries += 1
+                self._restarts_before += 1
         if is_live:
             self._catch_up()
         else:
@@ -220,9 +223,12 @@ class Chief:
     ) -> None:
         try:
             checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._config.keep_checkpoints)
-            self._run.write_summary(summary)
         except (OSError, ValueError) as error:
             self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
+        try:
+            self._run.write_summary(summary)
+        except OSError as error:
+            self._progress.say(f"could not write the summary: {error}")
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
         """What summary.json says."""

@@ -1,42 +1,33 @@
 """A parameter server: holds its shard until nobody is left to serve, then ends by itself."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from async_dqn.cluster import server
+from async_dqn.cluster.bailiff import Bailiff
 from async_dqn.cluster.done_queue import Mailbox
 from async_dqn.cluster.leases import LeaseBook, LeaseState
-from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
-from async_dqn.parameters import Counters
 from async_dqn.progress import Progress
 
 _PERIOD = 0.05  # seconds between two looks at what came in
 _STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
 
 
-class _Bailiff:
-    """On ps 0: takes the seats of lost workers back, so that others may take the steps that those had claimed."""
+class _OwnTime:
+    """Seconds in which this process ran: while it stood still, it could not hear from any worker."""
 
-    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, num_workers: int):
-        shape = initial_rows(num_workers, Counters(), 0, 0, []).shape
-        with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
-            ledger = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
-            operations = LedgerOperations(ledger)
-            self._token = tf.compat.v1.placeholder(tf.int64, [])
-            self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(num_workers)]
-        graph.finalize()
-        self._session = tf.compat.v1.Session(target, graph=graph, config=config)
+    def __init__(self) -> None:
+        self._seconds, self._read_at = 0.0, time.monotonic()
 
-    def evict(self, worker: int, token: int) -> None:
-        """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet."""
-        with contextlib.suppress(tf.errors.FailedPreconditionError, tf.errors.NotFoundError):
-            self._session.run(self._evict[worker], {self._token: token})
+    def read(self) -> float:
+        """The time, on by a second at most since the last call."""
+        now = time.monotonic()
+        self._seconds += min(now - self._read_at, 1.0)
+        self._read_at = now
+        return self._seconds
 
 
 def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: threading.Event) -> int:
@@ -44,13 +35,16 @@ def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: t
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
     mailbox = Mailbox(target, session_config, ps=task_index, num_workers=spec.num_workers)
-    bailiff = _Bailiff(target, session_config, spec.num_workers) if task_index == 0 else None
-    book = LeaseBook(spec.num_workers, config.lease, config.start_deadline, time.monotonic())
+    bailiff = Bailiff(target, session_config, spec.num_workers) if task_index == 0 else None
+    clock = _OwnTime()
+    book = LeaseBook(
+        spec.num_workers, config.lease, config.start_deadline, clock.read(), chief_grace=config.ps_deadline
+    )
 
     say = Progress(name=f"ps {task_index}").say
     say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
     stop_at = None
-    while not book.is_over(now := time.monotonic()) and (stop_at is None or now < stop_at):
+    while not book.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
         for message in mailbox.take():
             if book.hear(message, now) and bailiff:
                 bailiff.evict(message.worker, message.token)

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from async_dqn import checkpoints, replay_log
+from async_dqn import checkpoints, replay_segments
 from async_dqn.agents.dqn import DQN
 from async_dqn.background import Background
 from async_dqn.config import Config
-from async_dqn.environments import VectorEnv
 from async_dqn.replay import Replay
 from async_dqn.replay_log import ReplayLog
 from async_dqn.run_directory import RunDirectory
+from async_dqn.vector_env import VectorEnv
 
 _KEEP = 2
 _ENVIRONMENT = "environment/"
@@ -68,7 +68,9 @@ class Snapshots:
         """
         added = None
         if self._keeps_replay:
-            restored = replay_log.restore(self._replay, [self._replay_directory, *self._orphans], run_id=self._run_id)
+            restored = replay_segments.restore(
+                self._replay, [self._replay_directory, *self._orphans], run_id=self._run_id
+            )
             for fault in restored.faults:
                 self._say(f"warning: {fault}")
             if restored.num_slots:

@@ -98,6 +98,7 @@ class _Worker:
         self._index, self._store, self._progress, self._should_stop = task_index, store, progress, should_stop
         self._start = _Start(None, is_live=False)
         self._chief: Chief | None = None
+        self._joined_at = 0.0  # when this worker took its seat, by the monotonic clock
 
     def run(self, *, resume: bool, num_threads: int) -> int:
         """Trains to the end, through every outage that can be mended. Gives the exit code."""
@@ -108,6 +109,7 @@ class _Worker:
                 if self._should_stop.is_set():
                     return 130
                 ledger = self._store.join()
+                self._joined_at = time.monotonic()
                 starting = assemble.make_client(self._config, self._store)
                 starting.start()
                 client = starting
@@ -218,10 +220,12 @@ class _Worker:
             chief.tick()
             states = [worker.state for worker in self._store.check()]
             is_urgent = is_urgent or self._should_stop.is_set()
-            patience = _PATIENCE if is_urgent else self._config.ps_deadline
-            awaited = ["active", "vacant"]
-            if time.monotonic() - begin > patience:
-                awaited = [] if is_urgent else ["active"]  # of those the leases take care
+            now = time.monotonic()
+            awaited = {"active", "vacant"}
+            if is_urgent and now - begin > _PATIENCE:
+                awaited = set()
+            elif now - self._joined_at > self._config.ps_deadline:
+                awaited = {"active"}  # of those the leases take care
             if not any(state in awaited for state in states[1:]):
                 return [worker for worker, state in enumerate(states) if worker and state != "done"]
             time.sleep(0.05)
@@ -252,6 +256,7 @@ class _Worker:
                 is_same = self._store.settle()
                 if not is_same:
                     self._store.join(is_start=False)
+                    self._joined_at = time.monotonic()
                 if self._chief and has_restored:
                     self._chief.go_on_from(self._start.restored)
                 client.restart(rolled_back=not is_same)

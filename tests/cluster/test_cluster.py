@@ -47,10 +47,17 @@ SUMMARY = {
     "solved_at_steps",
     "staleness_mean",
     "staleness_max",
+    "updates_dropped",
+    "nonfinite",
     "num_ps",
     "num_workers",
+    "worker_restarts",
+    "ps_recoveries",
+    "steps_lost",
+    "workers",
     "exit_reason",
 }
+NO_FAULTS = {"updates_dropped": 0, "nonfinite": 0, "worker_restarts": 0, "ps_recoveries": 0, "steps_lost": 0}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -125,6 +132,7 @@ def test_the_budget_is_met_exactly(finished):
     assert summary["env_steps"] == summary["frames"] == TOTAL
     assert (summary["num_ps"], summary["num_workers"]) == (num_ps, num_workers)
     assert summary["exit_reason"] == "finished"
+    assert {name: summary[name] for name in NO_FAULTS} == NO_FAULTS
 
 
 def test_what_the_workers_did_adds_up(finished):
@@ -137,6 +145,9 @@ def test_what_the_workers_did_adds_up(finished):
         ("episodes", "episodes"),
     ):
         assert sum(int(row[field]) for row in last) == summary[total], field
+    for field in ("env_steps", "minibatches"):
+        assert [worker[field] for worker in summary["workers"]] == [int(row[field]) for row in last], field
+    assert [worker["state"] for worker in summary["workers"]] == ["done"] * num_workers
     assert summary["minibatches"] > 0
     pushed_at_once = 3 if "--push_period=3" in flags else 1 if "--local_steps=0" in flags else 4
     per_worker = [-(-int(row["minibatches"]) // pushed_at_once) for row in last]
@@ -163,6 +174,10 @@ def test_the_run_directory_is_complete(finished):
     newest, faults = checkpoints.load_newest(run.checkpoints)
     assert newest is not None and newest.number == TOTAL and faults == []
     assert all(np.isfinite(array).all() for array in newest.arrays.values())
+    for index, row in enumerate(_rows(run.worker(index) / "metrics.csv")[-1] for index in range(num_workers)):
+        snapshot, faults = checkpoints.load_newest(run.worker(index) / "snapshots")
+        assert snapshot is not None and snapshot.number == int(row["env_steps"]) and faults == []
+        assert list((run.worker(index) / "replay").glob("*.segment"))
     assert str(run.path) in local.out and local.err == ""
     config = run.read_config()
     assert Config.from_dict(config.to_dict()) == config
@@ -220,35 +235,55 @@ def test_separate_commands_may_start_in_any_order(tmp_path, by_environment):
             return start(f"{job}-{index}", job, *flags, environ=environ)
 
         workers = [begin("worker", 1)]
-        workers[0].wait_for_output("worker 1: run directory")  # the others are not up yet
+        workers[0].wait_for_output("run directory")  # the others are not up yet
         workers.append(begin("worker", 0))
-        workers[1].wait_for_output("worker 0: run directory")
+        workers[1].wait_for_output("run directory")
         ps = begin("ps", 0)
         for worker in workers:
             assert worker.wait(RUN) == 0, worker.out + worker.err
         assert ps.wait(5) == 0, ps.out + ps.err
-        assert ps.out.splitlines()[-1] == "ps 0: all 2 workers are done"
+        assert ps.out.splitlines()[-1] == "ps 0: all workers are done"
         assert [task.err for task in (*workers, ps)] == ["", "", ""]
     assert_ports_free(spec)
     summary = _summary(RunDirectory(logdir))
     assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")
 
 
-@pytest.mark.parametrize("victim", ["worker 1", "ps 0"])
-def test_a_killed_process_ends_the_whole_run(tmp_path, victim):
+@pytest.mark.parametrize("victim", ["worker 0", "ps 0"])
+def test_a_process_that_is_not_started_again_ends_the_whole_run(tmp_path, victim):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        local = start("local", "local", *ENDLESS, f"--logdir={run.path}")
+        local = start("local", "local", *ENDLESS, "--max_restarts=0", f"--logdir={run.path}")
         _wait_until_training(run)
         children = _children(local.process.pid)
         assert sorted(children) == ["ps 0", "worker 0", "worker 1"]
         children[victim].kill()
         begin = time.monotonic()
         assert local.wait(40) == 1, local.out + local.err
+        assert f"{victim}: killed by SIGKILL" in local.out
+        assert "given up after 0 restarts" in local.out
         assert f"{victim}: exit code -9" in local.out
         assert f"{victim} failed" in local.out
         assert time.monotonic() - begin < 30
         _assert_nothing_left(run)
+
+
+def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        flags = [*SMALL, "--total_steps=5_003", "--lease=4", "--max_restarts=0"]
+        local = start("local", "local", *flags, f"--logdir={run.path}")
+        _wait_until_training(run)
+        _children(local.process.pid)["worker 1"].kill()
+        assert local.wait(RUN) == 0, local.out + local.err
+        assert "worker 1 failed" in local.out
+        _assert_nothing_left(run)
+    summary = _summary(run)
+    assert (summary["env_steps"], summary["exit_reason"]) == (5_003, "finished")
+    assert [worker["state"] for worker in summary["workers"]] == ["done", "lost"]
+    for field in ("env_steps", "minibatches"):
+        assert sum(worker[field] for worker in summary["workers"]) == summary[field], field
+    assert (summary["worker_restarts"], summary["ps_recoveries"], summary["steps_lost"]) == (0, 0, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")

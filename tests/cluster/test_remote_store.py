@@ -1,12 +1,18 @@
 """Tests of async_dqn.cluster.remote_store: real parameter servers, and workers in processes of their own."""
 
+import contextlib
+import signal
+import time
+
 import numpy as np
 import pytest
-from cluster_helpers import store_cluster
+from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
 
 from async_dqn import optimizers
-from async_dqn.cluster.remote_store import shard_sizes
-from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore
+from async_dqn.cluster.done_queue import ALIVE
+from async_dqn.cluster.ledger import SeatState
+from async_dqn.cluster.remote_store import new_token, shard_sizes
+from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore, Stop, WorkerStatus
 
 P = 7  # parameters: 4 + 3 on two ps, 3 + 2 + 2 on three
 BUDGET = 1_003
@@ -20,11 +26,13 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def opened(cluster):
-    """Opens the store with an optimizer, on parameters 0 ... P - 1, and gives both workers."""
+    """Opens the store with an optimizer, on parameters 0 ... P - 1, and gives both workers, which have joined."""
 
-    def open_store(optimizer: str):
-        cluster.open(optimizer, P)
+    def open_store(optimizer: str, *options):
+        cluster.open(optimizer, P, *options)
         cluster.clients[0]("initialize", np.arange(P, dtype=np.float32))
+        for client in cluster.clients:
+            client("join")
         return cluster.clients
 
     return open_store
@@ -40,9 +48,9 @@ def _trained_state(count: int = 5) -> dict[str, np.ndarray]:
     store = LocalParameterStore(P, optimizers.adam(), BUDGET)
     store.initialize(np.arange(P, dtype=np.float32))
     for number, update in enumerate(_updates(1, count)):
-        store.push(update, 0.1, Counters(updates=1, minibatches=3, staleness_max=number))
+        store.push(update, 0.1, Counters(updates=1, minibatches=3, staleness_max=number), 0)
     store.refresh_target()
-    store.push(np.ones(P, np.float32), 0.1, Counters(updates=1, env_steps=12, claimed_steps=20))
+    store.push(np.ones(P, np.float32), 0.1, Counters(updates=1, env_steps=12, claimed_steps=20), 0)
     return store.state()
 
 
@@ -77,7 +85,7 @@ def test_updates_of_two_processes_add_up_exactly(opened):
     clients = opened("add")
     pushes = [_updates(seed, 60) for seed in (2, 3)]
     for client, updates in zip(clients, pushes, strict=True):
-        client.begin("each_at_once", "push", [(update, 0.1, Counters(updates=1)) for update in updates])
+        client.begin("each_at_once", "push", [(update, 0.1, Counters(updates=1), 0) for update in updates])
     heard = [[counters.updates for counters in client.result()] for client in clients]
 
     expected = np.arange(P) + np.sum([*pushes[0], *pushes[1]], axis=0)
@@ -96,7 +104,7 @@ def test_pushes_equal_those_to_a_local_store(opened, optimizer):
     client, other = opened(optimizer)
     local = LocalParameterStore(P, getattr(optimizers, optimizer)(), BUDGET)
     local.initialize(np.arange(P, dtype=np.float32))
-    pushes = [(update, 0.1 / number, Counters(updates=1)) for number, update in enumerate(_updates(4, 20), start=1)]
+    pushes = [(update, 0.1 / number, Counters(updates=1), 0) for number, update in enumerate(_updates(4, 20), start=1)]
     client("each", "push", pushes)
     for push in pushes:
         local.push(*push)
@@ -131,8 +139,8 @@ def test_claimed_steps_that_were_given_back_can_be_claimed_again(opened):
     assert second("claim_steps", 10, Counters())[0] == 0
     first("add_counts", Counters(claimed_steps=-4))
     assert second("claim_steps", 10, Counters())[0] == 4
-    first("add_counts", Counters(claimed_steps=-4, stopped=1))
-    assert second("claim_steps", 10, Counters())[0] == 0
+    second("add_counts", Counters(claimed_steps=-4, stopped=Stop.SOLVED))
+    assert first("claim_steps", 10, Counters()) == (0, Counters(claimed_steps=BUDGET - 4, stopped=Stop.SOLVED))
 
 
 @pytest.mark.cluster
@@ -184,20 +192,23 @@ def test_a_state_of_another_network_or_optimizer_is_refused(opened):
 def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_ps):
     client = opened("adam")[0]
     client("restore", _trained_state())
-    client("push", _updates(5, 1)[0], 0.1, Counters(updates=1))
+    client("join")
+    client("push", _updates(5, 1)[0], 0.1, Counters(updates=1), 0)
     saved = client("state")
 
     with store_cluster(tmp_path, num_ps, num_workers=1, total_steps=BUDGET) as another:
         another.open("adam", P)
         restored = another.clients[0]
-        assert restored("is_initialized") is False
+        assert restored("is_ready") is False
         with pytest.raises(RuntimeError, match="RunError: worker 0, the chief, has not initialised .* within 0 s"):
-            restored("wait_until_initialized", 0.2)
+            restored("wait_until_ready", 0.2)
 
         restored("restore", saved)
-        restored("wait_until_initialized", 0.0)
+        restored("wait_until_ready", 0.0)
+        assert restored("is_ready") is True
+        restored("join")
         _assert_equal(restored("state"), saved)
-        push = (_updates(6, 1)[0], 0.1, Counters(updates=1))
+        push = (_updates(6, 1)[0], 0.1, Counters(updates=1), 0)
         restored("push", *push)
         client("push", *push)
         np.testing.assert_allclose(restored("pull").online, client("pull").online, rtol=0, atol=1e-6)
@@ -211,7 +222,7 @@ def test_a_lost_step_is_noticed_and_counted_once(opened, arrives):
     granted, counters = first("claim_steps", 5, Counters(env_steps=2))
     assert (granted, counters.claimed_steps, counters.env_steps) == (5, 5, 2)
     first("lose_next_step", arrives)
-    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=4))
+    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=4), 0)
     online, counters = second("pull")
     assert (counters.updates, counters.minibatches) == (1, 4)
     assert before.claimed_steps == 5
@@ -219,3 +230,295 @@ def test_a_lost_step_is_noticed_and_counted_once(opened, arrives):
     np.testing.assert_array_equal(online, np.arange(P) + (1 if arrives else 0))
     first("lose_next_step", arrives)
     np.testing.assert_array_equal(first("pull").online, online)
+    assert len(first.warnings) >= 3
+    assert all("was lost (no answer within" in text for text in first.warnings)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arrives):
+    # Were they those after it, the worker would add its own counts to them once more; its counters never fall, and it
+    # might take the budget for spent while steps are left.
+    first, second = opened("add")
+    second("add_counts", Counters(env_steps=5))
+    first("lose_next_step", arrives)
+    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
+    assert before == Counters(env_steps=5)
+
+
+@pytest.mark.cluster
+def test_a_join_whose_answer_was_lost_is_one_start(opened):
+    first, _ = opened("add")
+    first("leave")
+    first("lose_next_step", True)
+    assert first("join").seats[0].starts == 2
+
+
+@pytest.mark.cluster
+def test_seats_are_taken_and_left(opened):
+    first, second = opened("add")
+    first("claim_steps", 10, Counters())
+    first("add_counts", Counters(env_steps=4, minibatches=2))
+    own = Counters(claimed_steps=10, env_steps=4, minibatches=2)
+    assert second("check") == [WorkerStatus("active", 1, own), WorkerStatus("active", 1, Counters())]
+    ledger = second("read_ledger")
+    assert [seat.outstanding for seat in ledger.seats] == [10 - 4, 0]
+    assert ledger.generation > 0
+    first("leave")
+    first("leave")  # once more changes nothing
+    assert second("check")[0] == WorkerStatus("done", 1, own._replace(claimed_steps=4))
+    assert second("add_counts", Counters()) == own._replace(claimed_steps=4)
+    ledger = first("join")
+    assert (ledger.seats[0].state, ledger.seats[0].starts) == (SeatState.ACTIVE, 2)
+    assert first("claim_steps", BUDGET, Counters())[0] == BUDGET - 4
+
+
+@pytest.mark.cluster
+def test_a_process_whose_seat_another_has_taken_is_refused_and_changes_nothing(opened):
+    first, second = opened("adam")
+    assert first("claim_steps", 100, Counters())[0] == 100
+    first("add_counts", Counters(env_steps=30))
+    second("open_store", "adam", P, 0)  # another process as worker 0
+    ledger = second("join")
+    assert (ledger.seats[0].starts, ledger.counters.claimed_steps) == (2, 30)
+    before = second("state")
+    refusal = "RunError: worker 0: another process has taken its place while it stood still; the run has gone on"
+    for call in (
+        ("claim_steps", 5, Counters()),
+        ("add_counts", Counters(env_steps=70, stopped=1)),
+        ("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 0),
+    ):
+        with pytest.raises(RuntimeError, match=refusal):
+            first(*call)
+    first("leave")  # it has nothing to leave
+    _assert_equal(second("state"), before)
+    assert second("claim_steps", BUDGET, Counters())[0] == BUDGET - 30
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("optimizer", ["add", "adam", "rmsprop"])
+def test_an_update_that_is_too_stale_changes_no_bit_on_any_ps(opened, optimizer):
+    client, other = opened(optimizer, 1)  # max_staleness
+    for number, update in enumerate(_updates(7, 3)):
+        assert client("push", update, 0.1, Counters(updates=1), number).updates == number
+    before = other("state")
+    counts = Counters(updates=1, minibatches=4, env_steps=0)
+    assert other("push", np.ones(P, np.float32), 0.1, counts, 1).updates == 3  # 2 behind
+    after = other("state")
+    assert Counters(*after.pop("counters")) == Counters(updates=3, dropped=1, minibatches=4)
+    before.pop("counters")
+    _assert_equal(after, before)
+    assert other("push", np.ones(P, np.float32), 0.1, counts, 2).updates == 3  # 1 behind
+    moved = other("state")
+    assert (moved["online"] != before["online"]).all()
+    for name in before.keys() - {"online", "target", "slot/mom"}:
+        assert (moved[name] != before[name]).any(), name
+    assert other("add_counts", Counters()) == Counters(updates=4, dropped=1, minibatches=8)
+
+
+@pytest.mark.cluster
+def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(opened):
+    chief, other = opened("adam")
+    assert other("claim_steps", 100, Counters())[0] == 100
+    saved = _trained_state()
+    generation = other("read_ledger").generation
+    chief("check")  # as with every row of metrics
+    chief("restore", saved)
+    assert other("read_ledger").generation not in (0, generation)
+    outage = "Outage: the parameters were restored from a checkpoint"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=outage):
+            other("push", np.ones(P, np.float32), 0.1, Counters(updates=1, env_steps=50), 0)
+    for call in (("pull",), ("pull_target",), ("state",), ("check",), ("add_counts", Counters()), ("take_episodes",)):
+        with pytest.raises(RuntimeError, match=outage):
+            other(*call)
+    other("reconnect", 5.0)
+    _assert_equal(other("state"), saved)
+    assert other("settle") is False
+    ledger = other("join", False)
+    assert [seat.starts for seat in ledger.seats] == [1, 1]  # counted on, and no new process
+    counters = Counters(*map(int, saved["counters"]))
+    assert other("claim_steps", 5, Counters()) == (5, counters._replace(claimed_steps=counters.claimed_steps + 5))
+    assert chief("settle") is False
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_back(opened, arrives):
+    first, second = opened("add")
+    assert first("claim_steps", 10, Counters())[0] == 10
+    first("lose_next_step", arrives, True)
+    with pytest.raises(RuntimeError, match="Outage: the parameter server has ended"):
+        first("claim_steps", 7, Counters(env_steps=4))
+    assert second("add_counts", Counters()).env_steps == (4 if arrives else 0)
+    first("reconnect", 5.0)
+    for _ in range(2):  # once more changes nothing
+        assert first("settle") is True
+        assert second("add_counts", Counters()) == Counters(claimed_steps=10, env_steps=4)
+    assert second("read_ledger").seats[0].outstanding == 10 - 4
+    assert first("claim_steps", 7, Counters())[0] == 7
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrives):
+    # To give an unheard grant back takes a ticket. It must not be newer than those that still wait to be settled, as
+    # their counts would then be taken for ones that came before.
+    first, second = opened("add")
+    first("lose_next_step", arrives, True)
+    for call in (
+        ("claim_steps", 7, Counters(env_steps=0)),
+        ("add_counts", Counters(minibatches=3)),
+        ("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=5), 0),
+        ("claim_steps", 7, Counters(episodes=2)),
+    ):
+        with pytest.raises(RuntimeError, match="Outage: the parameter server has ended"):
+            first(*call)
+    first("reconnect", 5.0)
+    assert first("settle") is True
+    assert second("add_counts", Counters()) == Counters(minibatches=3 + 5, updates=1, episodes=2)
+    np.testing.assert_array_equal(second("pull").online, np.arange(P))  # the update is gone
+
+
+@pytest.mark.cluster
+def test_a_seat_lost_during_an_outage_is_noticed_when_it_settles(opened):
+    first, second = opened("add")
+    first("lose_next_step", False, True)
+    with pytest.raises(RuntimeError, match="Outage"):
+        first("add_counts", Counters(env_steps=4))
+    second("open_store", "add", P, 0)
+    second("join")
+    first("reconnect", 5.0)
+    with pytest.raises(RuntimeError, match="RunError: worker 0: another process has taken its place"):
+        first("settle")
+    assert second("add_counts", Counters()) == Counters()
+
+
+@contextlib.contextmanager
+def _cluster_to_harm(folder, num_ps=2, flags=("--lease=600", "--start_deadline=600")):
+    """A cluster of two workers on an initialised store, which need not end well."""
+    cluster = StoreCluster(folder, num_ps, num_workers=2, total_steps=BUDGET, flags=flags)
+    try:
+        cluster.wait_until_ready()
+        cluster.open("adam", P)
+        cluster.clients[0]("initialize", np.arange(P, dtype=np.float32))
+        for client in cluster.clients:
+            client("join")
+        yield cluster
+    finally:
+        cluster.end(by_signal=False)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path, victim):
+    with _cluster_to_harm(tmp_path) as cluster:
+        chief, other = cluster.clients
+        chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)
+        saved = chief("state")
+        chief("check")  # as with every row of metrics
+        other("claim_steps", 10, Counters())
+        chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 1)
+        cluster.ps[victim].process.kill()
+        cluster.ps[victim].wait(5)
+        address = cluster.spec.ps[victim]
+        for client in (chief, other):
+            with pytest.raises(RuntimeError, match=f"Outage: the parameter server at {address} has ended"):
+                client("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 2)
+            begin = time.monotonic()
+            for call in [("pull",), ("claim_steps", 5, Counters()), ("state",), ("check",), ("is_ready",)] * 20:
+                with pytest.raises(RuntimeError, match=f"Outage: the parameter server at {address} has ended"):
+                    client(*call)
+            assert time.monotonic() - begin < 5  # 100 calls, none of which waits
+        with pytest.raises(RuntimeError, match=f"RunError: no parameter server answered at {address} within 0 s"):
+            other("reconnect", 0.2)
+
+        cluster.start_ps_again(victim)
+        for client in (chief, other):
+            client("reconnect", 10.0)
+        assert chief("is_ready") is other("is_ready") is False
+        with pytest.raises(RuntimeError, match="Outage: a parameter server was restarted and has lost its variables"):
+            other("check")
+        other("reconnect", 10.0)
+        chief("restore", saved)
+        other("wait_until_ready", 0.0)
+        for client in (chief, other):
+            assert client("settle") is False
+            ledger = client("join", False)
+        assert [seat.starts for seat in ledger.seats] == [1, 1]
+        _assert_equal(other("state"), saved)
+        assert other("claim_steps", BUDGET, Counters())[0] == BUDGET
+        assert chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 1) == Counters(
+            updates=1, minibatches=1, claimed_steps=BUDGET
+        )
+
+
+@pytest.mark.cluster
+def test_after_a_ps_stood_still_everything_is_counted_once(tmp_path):
+    with _cluster_to_harm(tmp_path) as cluster:
+        first, second = cluster.clients
+        first("be_patient", 1.0)
+        pushed = 0
+        for ps, call in [
+            (0, ("claim_steps", 7, Counters(env_steps=0, minibatches=1))),
+            (0, ("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)),
+            (1, ("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)),
+            (0, ("add_counts", Counters(env_steps=7, minibatches=1))),
+        ]:
+            cluster.ps[ps].process.send_signal(signal.SIGSTOP)
+            first.begin(*call)
+            for _ in range(2):
+                assert "was lost (no answer within" in first.wait_for_warning()
+            cluster.ps[ps].process.send_signal(signal.SIGCONT)
+            first.result()
+            pushed += call[0] == "push"
+        expected = Counters(claimed_steps=7, env_steps=7, minibatches=4, updates=pushed)
+        assert second("add_counts", Counters()) == expected
+        # Whatever was left behind has arrived by now, or will change nothing.
+        first("each", "add_counts", [(Counters(episodes=1),)] * 50)
+        assert second("add_counts", Counters()) == expected._replace(episodes=50)
+        assert second("check")[0].counters == expected._replace(episodes=50)
+
+
+@pytest.mark.cluster
+def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
+    with _cluster_to_harm(tmp_path, num_ps=1) as cluster:
+        first, second = cluster.clients
+        first("open_store", "adam", P, 0, 0, 2.0)  # deadline
+        first("join")
+        cluster.ps[0].process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RuntimeError, match=rf"RunError: no answer from .* {cluster.spec.ps[0]} within 2 s"):
+            first("pull")
+
+
+@pytest.mark.cluster
+def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
+    with _cluster_to_harm(tmp_path, flags=("--lease=2", "--start_deadline=600")) as cluster:
+        first, second = cluster.clients
+        token = second("open_store", "adam", P)
+        second("join")
+        assert second("claim_steps", 700, Counters())[0] == 700
+        second("add_counts", Counters(env_steps=100))
+        tell(cluster.spec, 0, 1, token, ALIVE)
+        wait_until(lambda: first("check")[1].state == "lost", 20, "the lease of worker 1 has run out")
+        assert first("claim_steps", BUDGET, Counters()) == (
+            BUDGET - 100,
+            Counters(claimed_steps=BUDGET, env_steps=100),
+        )
+        with pytest.raises(RuntimeError, match="RunError: worker 1: its lease ran out while it stood still; the run "):
+            second("push", np.ones(P, np.float32), 0.1, Counters(env_steps=600), 0)
+        first("add_counts", Counters(claimed_steps=-50))
+
+        token = second("open_store", "adam", P)  # it is started again
+        assert second("join").seats[1].starts == 3
+        assert second("claim_steps", 40, Counters())[0] == 40
+        tell(cluster.spec, 0, 1, new_token(), 1)  # another one, which never had the seat, fails
+        tell(cluster.spec, 0, 1, token, 1)  # too late: it is not the newest
+        assert second("claim_steps", 40, Counters())[0] == 10
+
+        token = second("open_store", "adam", P)
+        second("join")
+        assert second("claim_steps", 50, Counters())[0] == 50
+        tell(cluster.spec, 0, 1, token, 1)
+        wait_until(lambda: first("check")[1].state == "lost", 1.9, "seat 1 is free at once, without waiting a lease")
+        assert first("claim_steps", 60, Counters())[0] == 50

@@ -1,0 +1,51 @@
+"""Tests of what a run survives: the short version of launch/chaos.sh, with fixed seeds."""
+
+import dataclasses
+
+import pytest
+from chaos.rounds import Round, Settings
+from chaos.scenarios import SCENARIOS, Scenario, make_round, play
+
+pytestmark = pytest.mark.cluster
+
+SETTINGS = Settings(total_steps=4_500, flags=["--warmup_steps=300"], deadline=150.0)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+def _play(scenario: Scenario, tmp_path) -> Round:
+    """Fails with all that did not hold, or where a command does not end in time."""
+    round_ = make_round(scenario, "0", SETTINGS, tmp_path / "round")
+    try:
+        found = play(scenario, round_)
+        assert found == [], round_.output()
+    finally:
+        round_.close()
+    return round_
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kill-worker-training",
+        "kill-chief-training",
+        "kill-ps-0-training",
+        "freeze-worker-1-long",
+        "corrupt-checkpoint-arrays",
+        "not-finite",
+    ],
+)
+def test_what_is_promised_holds(tmp_path, name):
+    round_ = _play(BY_NAME[name], tmp_path)
+    assert "had ended before" not in "".join(round_.notes)  # or the fault was none
+
+
+@pytest.mark.parametrize("name", ["signal-chief", "signal-worker", "signal-ps"])
+def test_a_signal_to_one_process_ends_the_run_in_order(tmp_path, name):
+    once = dataclasses.replace(BY_NAME[name], resumes=False, is_finished=False, checks=[])
+    round_ = _play(once, tmp_path)
+    assert round_.summary()["exit_reason"] == "interrupted"
+    assert 0 < round_.summary()["env_steps"] < round_.total
+
+
+def test_every_scenario_has_its_own_name():
+    assert len(BY_NAME) == len(SCENARIOS) >= 50

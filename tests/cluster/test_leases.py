@@ -1,0 +1,201 @@
+"""Tests of async_dqn.cluster.leases: what a ps makes of the messages of its workers, at times that are given."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from async_dqn.cluster.done_queue import ALIVE, Message
+from async_dqn.cluster.leases import LeaseBook, LeaseState
+
+LEASE, START = 10.0, 100.0
+EXPECTED, LIVES, DONE, FAILED, LOST = LeaseState
+A, B, C = 7, 8, 9  # tokens of processes that are worker 0 one after the other
+
+
+def make_book(num_workers=1, now=1_000.0):
+    return LeaseBook(num_workers, LEASE, START, now)
+
+
+# Steps: at a time, a message of worker 0 (token, code) or None for a look at what has expired; then its state.
+STORIES = {
+    "in time": [(90, (A, ALIVE), LIVES), (99, (A, ALIVE), LIVES), (109, None, LIVES), (110, (A, 0), DONE)],
+    "never came": [(100, None, EXPECTED), (100.1, None, LOST), (500, None, LOST)],
+    "came after all": [(101, None, LOST), (102, (A, ALIVE), LIVES), (112, None, LIVES), (112.1, None, LOST)],
+    "silent": [(50, (A, ALIVE), LIVES), (60, None, LIVES), (60.1, None, LOST)],
+    "late": [(50, (A, ALIVE), LIVES), (61, None, LOST), (62, (A, ALIVE), LIVES), (72, None, LIVES)],
+    "late, but before anyone looked": [(50, (A, ALIVE), LIVES), (70, (A, ALIVE), LIVES), (71, None, LIVES)],
+    "interrupted": [(50, (A, ALIVE), LIVES), (51, (A, 130), DONE), (500, None, DONE)],
+    "done at once": [(50, (A, 0), DONE), (500, None, DONE)],
+    "failed": [(50, (A, ALIVE), LIVES), (51, (A, 1), FAILED), (61, None, FAILED), (61.1, None, LOST)],
+    "killed": [(50, (A, -9), FAILED)],
+    "failed and restarted": [
+        (50, (A, ALIVE), LIVES),
+        (51, (A, 1), FAILED),
+        (60, (B, ALIVE), LIVES),
+        (70, None, LIVES),
+        (71, (B, 0), DONE),
+    ],
+    "restarted without a word": [(50, (A, ALIVE), LIVES), (55, (B, ALIVE), LIVES), (65, None, LIVES), (66, None, LOST)],
+    "lost and restarted": [(50, (A, ALIVE), LIVES), (61, None, LOST), (70, (B, ALIVE), LIVES), (80, None, LIVES)],
+    "failed to start": [(50, (A, 2), FAILED), (51, (B, 2), FAILED), (61, None, FAILED), (61.1, None, LOST)],
+    "thawed": [
+        (50, (A, ALIVE), LIVES),
+        (55, (B, ALIVE), LIVES),
+        (57, (A, ALIVE), LIVES),  # says nothing of B
+        (58, (A, 1), LIVES),
+        (65.1, None, LOST),
+        (66, (A, ALIVE), LOST),
+        (67, (B, ALIVE), LIVES),
+    ],
+    "thawed after its successor was done": [
+        (50, (A, ALIVE), LIVES),
+        (55, (B, ALIVE), LIVES),
+        (56, (B, 0), DONE),
+        (57, (A, ALIVE), DONE),
+        (58, (A, 1), DONE),
+    ],
+    "thawed twice": [
+        (50, (A, ALIVE), LIVES),
+        (51, (B, ALIVE), LIVES),
+        (52, (C, ALIVE), LIVES),
+        (53, (A, 0), LIVES),
+        (54, (B, 0), LIVES),
+        (55, (C, 0), DONE),
+    ],
+    "done, then started again": [(50, (A, 130), DONE), (60, (B, ALIVE), LIVES), (71, None, LOST)],
+}
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_what_is_thought_of_a_worker(story):
+    book = make_book(now=1_000.0)
+    for time, message, state in story:
+        before = book.state(0)
+        if message:
+            failed = book.hear(Message(0, *message), 1_000 + time)
+            assert failed == (book.state(0) is FAILED)
+        else:
+            expired = book.expire(1_000 + time)
+            changed = book.state(0) is not before
+            assert [(worker, former) for worker, _, former in expired] == ([(0, before)] if changed else [])
+        assert book.state(0) is state, (time, message)
+
+
+# Steps that a ps could not answer in time were left behind, and may all arrive later, in any order: a sign of life that
+# comes after the last word of the same process must not make a worker that is done live again, and then be lost.
+def test_a_sign_of_life_that_was_overtaken_by_the_last_word_does_not_revive_a_worker():
+    book = make_book()
+    book.hear(Message(0, A, ALIVE), 1_000.0)
+    book.hear(Message(0, A, 130), 1_001.0)
+    book.hear(Message(0, A, ALIVE), 1_002.0)
+    assert book.state(0) is DONE
+
+
+def test_an_expired_worker_is_named_once_with_the_token_that_it_last_had():
+    book = make_book(3)
+    book.hear(Message(1, A, ALIVE), 1_000.0)
+    book.hear(Message(2, B, ALIVE), 1_005.0)
+    assert book.expire(1_010.0) == []
+    assert book.expire(1_010.5) == [(1, A, LIVES)]
+    assert book.expire(1_100.5) == [(0, 0, EXPECTED), (2, B, LIVES)]
+    assert book.expire(2_000.0) == []
+
+
+def test_a_failure_is_announced_once_for_each_message_and_not_for_those_of_a_process_before():
+    book = make_book()
+    assert not book.hear(Message(0, A, ALIVE), 1_000.0)
+    assert book.hear(Message(0, A, 1), 1_001.0)
+    assert not book.hear(Message(0, B, ALIVE), 1_002.0)
+    assert not book.hear(Message(0, A, 1), 1_003.0)
+    assert not book.hear(Message(0, B, 0), 1_003.0)
+
+
+@pytest.mark.parametrize("worker", [-1, 2, 99])
+def test_workers_that_are_none_are_passed_over(worker):
+    book = make_book(2)
+    assert not book.hear(Message(worker, A, 1), 1_000.0)
+    assert [book.state(index) for index in range(2)] == [EXPECTED, EXPECTED]
+
+
+def test_it_is_over_once_everyone_is_done_or_lost():
+    book = make_book(3)
+    for worker, code in enumerate((130, 130, ALIVE)):
+        assert not book.is_over(1_000.0)
+        book.hear(Message(worker, A + worker, code), 1_000.0)
+    assert (book.is_over(1_010.0), book.missing(), book.is_finished) == (False, [2], False)
+    book.expire(1_010.1)
+    assert (book.is_over(1_010.1), book.missing(), book.is_finished) == (True, [2], False)
+
+
+def test_a_failed_worker_is_waited_for():
+    book = make_book()
+    book.hear(Message(0, A, 1), 1_000.0)
+    assert not book.is_over(1_009.0)
+    book.hear(Message(0, B, 0), 1_009.0)
+    assert book.is_over(1_009.0)
+    assert book.missing() == []
+
+
+def test_others_have_a_moment_to_say_goodbye_once_the_chief_has_finished():
+    book = make_book(2)
+    book.hear(Message(1, B, ALIVE), 1_000.0)
+    book.hear(Message(0, A, 0), 1_001.0)
+    assert book.is_finished
+    assert not book.is_over(1_002.9)
+    assert book.is_over(1_003.1)
+    assert book.missing() == [1]
+
+
+def test_goodbyes_within_that_moment_end_it():
+    book = make_book(2)
+    book.hear(Message(0, A, 0), 1_001.0)
+    book.hear(Message(1, B, 0), 1_001.5)
+    assert book.is_over(1_001.5)
+    assert book.missing() == []
+
+
+@pytest.mark.parametrize(("worker", "code"), [(0, 130), (0, 1), (1, 0)])
+def test_nobody_but_the_chief_and_nothing_but_its_end_finishes_the_run(worker, code):
+    book = make_book(2)
+    book.hear(Message(worker, A, code), 1_000.0)
+    assert not book.is_finished
+    assert not book.is_over(1_005.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 15),
+            st.integers(0, 2),
+            st.sampled_from([A, B, C]),
+            st.sampled_from([ALIVE, ALIVE, ALIVE, 0, 1, 2, 130]),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_is_heard_every_worker_comes_to_an_end(messages):
+    now = 1_000.0
+    book = make_book(3, now)
+    for pause, worker, token, code in messages:
+        now += pause
+        book.hear(Message(worker, token, code), now)
+        for lost, _, former in book.expire(now):
+            assert former not in (DONE, LOST)
+            assert book.state(lost) is LOST
+    later = now + START + 1
+    book.expire(later)
+    assert book.is_over(later)
+    assert book.missing() == [worker for worker in range(3) if book.state(worker) is LOST]
+
+
+def test_a_lost_chief_is_waited_for_as_it_may_come_back():
+    book = LeaseBook(2, 10.0, 100.0, 0.0, chief_grace=60.0)
+    book.hear(Message(0, 1, ALIVE), 1.0)
+    book.hear(Message(1, 2, ALIVE), 1.0)
+    assert [worker for worker, _, _ in book.expire(11.5)] == [0, 1]
+    assert not book.is_over(1.0 + 10 + 60)
+    assert book.is_over(1.5 + 10 + 60)
+    book.hear(Message(0, 3, ALIVE), 50.0)  # started again
+    assert not book.is_over(100.0)
+    book.hear(Message(0, 3, 0), 60.0)
+    assert book.is_over(60.0)  # worker 1 is lost, and nobody else could wait for it

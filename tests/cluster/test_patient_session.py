@@ -1,0 +1,185 @@
+"""Tests of async_dqn.cluster.patient_session: steps that hang or fail, on a session that is none."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+import tensorflow as tf
+
+from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.errors import Outage
+
+SOON = 0.2  # patience where a step never ends
+LONG = 30.0  # patience where it does
+
+
+class Script:
+    """Sessions that do what a list says, one entry for each step: a value to give, an error, or HANG."""
+
+    HANG = object()
+
+    def __init__(self, *steps, opens=()):
+        self._steps, self._opens = list(steps), list(opens)
+        self._released = threading.Event()
+        self.num_opened = 0
+        self.fed = []
+
+    def open(self):
+        self.num_opened += 1
+        if self._opens:
+            self._do(self._opens.pop(0))
+        return self
+
+    def run(self, fetches, feed):
+        self.fed.append((fetches, feed))
+        return self._do(self._steps.pop(0))
+
+    def release(self):
+        """Lets go of all threads that hang."""
+        self._released.set()
+
+    def _do(self, step):
+        if step is Script.HANG:
+            assert self._released.wait(60)
+            return None
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+@pytest.fixture
+def listening():
+    """The address of a server that listens, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def silent():
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    return address
+
+
+@contextlib.contextmanager
+def patient(script, addresses, patience=LONG):
+    session = PatientSession("grpc://nowhere", tf.Graph(), tf.compat.v1.ConfigProto(), addresses, patience)
+    session._open = script.open
+    try:
+        yield session
+    finally:
+        script.release()
+
+
+def error(kind, text="Socket\n  closed"):
+    return kind(None, None, text)
+
+
+CONNECTION = [
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+]
+
+
+def test_steps_are_made_in_one_session(listening):
+    script = Script(1, [2, 3])
+    with patient(script, [listening]) as session:
+        assert script.num_opened == 0  # opening it may take for ever, and so is a step too
+        assert session.run("a", {"b": 4}) == 1
+        assert session.run("c") == [2, 3]
+    assert script.num_opened == 1
+    assert script.fed == [("a", {"b": 4}), ("c", None)]
+
+
+@pytest.mark.parametrize("kind", CONNECTION)
+def test_an_error_of_the_connection_is_a_lost_step_while_all_servers_listen(kind, listening):
+    script = Script(error(kind), 5)
+    with patient(script, [listening, listening]) as session:
+        with pytest.raises(LostStep, match=rf"^{kind.__name__}: Socket closed$"):
+            session.run("a")
+        assert session.run("a") == 5  # on a new session
+    assert script.num_opened == 2
+
+
+@pytest.mark.parametrize("kind", CONNECTION)
+def test_it_is_an_outage_where_a_server_does_not(kind, listening, silent):
+    script = Script(error(kind), 5)
+    with patient(script, [listening, silent]) as session:
+        with pytest.raises(Outage, match=f"^the parameter server at {silent} has ended .*{kind.__name__}: Socket"):
+            session.run("a")
+        session.renew()
+        assert session.run("a") == 5
+
+
+def test_a_step_without_an_answer_is_lost_and_left_behind(listening):
+    script = Script(Script.HANG, 5, 6)
+    with patient(script, [listening], SOON) as session:
+        with pytest.raises(LostStep, match="^no answer within 0 s$"):
+            session.run("a")
+        session.patience = LONG
+        assert [session.run("b"), session.run("c")] == [5, 6]  # though the first one still hangs
+    assert script.num_opened == 2
+
+
+def test_a_step_without_an_answer_of_a_server_that_ended_is_an_outage(silent):
+    script = Script(Script.HANG)
+    with patient(script, [silent], SOON) as session, pytest.raises(Outage, match=f"{silent} has ended .no answer"):
+        session.run("a")
+
+
+def test_a_session_that_does_not_open_is_a_lost_step(listening):
+    script = Script(5, opens=[Script.HANG, error(tf.errors.UnavailableError)])
+    with patient(script, [listening], SOON) as session:
+        with pytest.raises(LostStep, match="no answer"):
+            session.run("a")
+        session.patience = LONG
+        with pytest.raises(LostStep, match="UnavailableError"):
+            session.run("a")
+        assert session.run("a") == 5
+    assert script.num_opened == 3
+
+
+@pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.NotFoundError])
+def test_a_server_that_has_lost_its_variables_is_an_outage_though_it_listens(kind, listening):
+    script = Script(error(kind, "ledger_0 does not exist"), 5)
+    with patient(script, [listening]) as session:
+        with pytest.raises(Outage, match="was restarted and has lost its variables"):
+            session.run("a")
+        session.renew()
+        assert session.run("a") == 5
+    assert script.num_opened == 2
+
+
+@pytest.mark.parametrize("fault", [error(tf.errors.InvalidArgumentError), ValueError("bad"), TypeError("worse")])
+def test_errors_of_the_program_are_passed_on_and_keep_the_session(fault, listening):
+    script = Script(fault, 5)
+    with patient(script, [listening]) as session:
+        with pytest.raises(type(fault)):
+            session.run("a")
+        assert session.run("a") == 5
+    assert script.num_opened == 1
+
+
+def test_renewing_leaves_a_step_that_hangs_behind(listening):
+    script = Script(Script.HANG, 5)
+    with patient(script, [listening], SOON) as session:
+        with pytest.raises(LostStep):
+            session.run("a")
+        session.renew()
+        session.patience = LONG
+        assert session.run("a") == 5
+
+
+def test_a_long_message_is_cut():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        script = Script(error(tf.errors.UnknownError, "x" * 10_000))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with patient(script, [address]) as session, pytest.raises(LostStep) as caught:
+            session.run("a")
+    assert len(str(caught.value)) < 300

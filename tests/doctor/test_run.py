@@ -1,0 +1,58 @@
+"""All checks on this machine, for a run here and for a cluster."""
+
+import io
+import re
+import socket
+import threading
+import time
+
+from doctor_helpers import CARTPOLE
+
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.doctor import software
+from async_dqn.doctor.run import run_doctor
+from async_dqn.run_directory import RunDirectory
+
+
+def test_every_line_of_a_whole_run_is_well_formed(tmp_path):
+    output = io.StringIO()
+    code = run_doctor(CARTPOLE, None, RunDirectory(tmp_path / "run"), deadline=120, output=output)
+    *lines, summary = output.getvalue().splitlines()
+    things = ["Python", "packages", "TensorFlow", "GPU", "environment", "memory", "disk", "cores", "load", "open files"]
+    things += ["processes", "clock", "ports", "private network"]
+    assert [line[9 : 9 + len("private network")].strip() for line in lines] == things
+    assert all(line.startswith(("ok ", "warning ", "failure ")) for line in lines)
+    assert all((" -> " in line) != line.startswith("ok ") for line in lines)
+    assert re.fullmatch(r"\d+ ok, \d+ warnings?, 0 failures", summary), output.getvalue()
+    assert code == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_with_an_unknown_host_fails_in_time(tmp_path, free_port, monkeypatch):
+    def getaddrinfo(host, *arguments, **options):
+        if host == "host-x":
+            raise socket.gaierror(-2, "Name or service not known")
+        if host == "host-y":
+            never.wait()
+        return real(host, *arguments, **options)
+
+    never, real = threading.Event(), socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(software, "_PROBE", "raise ImportError('none')")
+    monkeypatch.setattr(software.probe_tensorflow, "__defaults__", (software._PROBE,))
+    output = io.StringIO()
+    started = time.monotonic()
+    spec = ClusterSpec((f"127.0.0.1:{free_port}",), ("host-x:2222", "host-y:2222"))
+    code = run_doctor(CARTPOLE, spec, RunDirectory(tmp_path / "run"), deadline=6, output=output)
+    never.set()
+    assert time.monotonic() - started < 10
+    assert code == 1
+    lines = {line[9:20].strip(): line for line in output.getvalue().splitlines()[:-1]}
+    assert lines["ps 0"].startswith("ok")
+    for task in ("worker 0", "worker 1"):
+        assert lines[task].startswith("failure")
+        assert "does not resolve" in lines[task]
+    assert lines["TensorFlow"].startswith("failure")
+    assert lines["memory"].startswith("warning")
+    assert lines["disk"].startswith("ok")
+    assert lines["cluster"].startswith("warning")  # 127.0.0.1 beside other hosts
