@@ -123,8 +123,8 @@ class Model:
     def join(self, worker, token, is_start):
         seat = self.seats[worker]
         self.free(seat)
-        seat.token, seat.state = token, SeatState.ACTIVE
         seat.starts += is_start if seat.token != token else 0
+        seat.token, seat.state = token, SeatState.ACTIVE
 
     def leave(self, worker, token, state):
         seat = self.seats[worker]
