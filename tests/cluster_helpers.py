@@ -222,7 +222,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     def devices() -> dict[str, tuple[str, int]]:
         import tensorflow as tf
 
-        variables = stores[0]._graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        variables = stores[0]._nodes.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         return {variable.op.name: (variable.device, variable.shape.num_elements()) for variable in variables}
 
     def keep_lease(worker: int, lease: float) -> None:

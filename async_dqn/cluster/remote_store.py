@@ -1,8 +1,4 @@
-"""The parameter store on parameter servers: `ParameterStore` over TensorFlow's graph-mode runtime.
-
-The flat vector is cut into K nearly equal shards, one per ps, the optimizer's slots beside each. Every worker builds
-the same graph and opens its own session, so variables are shared by name and workers need not know each other.
-"""
+"""The parameter store on parameter servers: `ParameterStore` over TensorFlow's graph-mode runtime."""
 
 import contextlib
 import itertools
@@ -15,21 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.cluster.ledger import Ledger, LedgerOperations, SeatState, initial_rows, parse
+from async_dqn.cluster.ledger import Ledger, SeatState, initial_rows, parse
+from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.errors import Outage, RunError
 from async_dqn.optimizers import Optimizer
 from async_dqn.parameters import Counters, EpisodeReport, Pulled, WorkerStatus, check_state
 
-_MAX_QUEUED_EPISODES = 1_000_000
 _PATIENCE = 15.0  # seconds after which a step counts as lost
-
-
-def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
-    """Sizes of K consecutive shards that differ by one at most."""
-    small, larger = divmod(num_parameters, num_shards)
-    return [small + 1] * larger + [small] * (num_shards - larger)
 
 
 def new_token() -> int:
@@ -81,12 +71,17 @@ class RemoteParameterStore:
         self._optimizer = optimizer
         self._deadline = deadline
         self._spec = spec
-        self._sizes = shard_sizes(num_parameters, spec.num_ps)
-        self._bounds = np.cumsum([0, *self._sizes])
-        self._graph = tf.Graph()
-        with self._graph.as_default(), strategy.scope():
-            self._build(spec)
-        self._graph.finalize()
+        self._nodes = ParameterGraph(
+            spec,
+            strategy,
+            worker=worker,
+            token=token,
+            num_parameters=num_parameters,
+            optimizer=optimizer,
+            budget=total_steps,
+            max_staleness=max_staleness,
+        )
+        self._bounds = np.cumsum([0, *self._nodes.sizes])
         self._warn = warn
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
@@ -95,106 +90,7 @@ class RemoteParameterStore:
         self._generation = 0
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
-        self._session = PatientSession(target, self._graph, session_config, spec.ps, min(_PATIENCE, deadline))
-
-    def _build(self, spec: ClusterSpec) -> None:
-        placeholder = tf.compat.v1.placeholder
-
-        def variables(name: str, values: list[np.ndarray]) -> list[tf.Variable]:
-            # The strategy deals variables out to the parameter servers in turn: K at a time, one lands on each.
-            return [
-                tf.compat.v1.get_variable(
-                    f"{name}_{k}",
-                    value.shape,
-                    value.dtype,
-                    tf.zeros_initializer,
-                    trainable=False,
-                    use_resource=True,
-                )
-                for k, value in enumerate(values)
-            ]
-
-        shards = [np.zeros(size, np.float32) for size in self._sizes]
-        initial_slots = [self._optimizer.initial_slots(size) for size in self._sizes]
-        self._online, self._target = variables("online", shards), variables("target", shards)
-        slots = {name: variables(name, [shard[name] for shard in initial_slots]) for name in initial_slots[0]}
-        self._slots = [{name: one_per_ps[k] for name, one_per_ps in slots.items()} for k in range(spec.num_ps)]
-        num_rows = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
-        (ledger,) = variables("ledger", [np.zeros(num_rows, np.int64)])
-        every_variable = [
-            *self._online,
-            *self._target,
-            *(slot for shard in self._slots for slot in shard.values()),
-            ledger,
-        ]
-
-        self._counts = placeholder(tf.int64, [len(Counters._fields)])
-        self._ticket, self._computed_on, self._is_start = (placeholder(tf.int64, []) for _ in range(3))
-        operations = LedgerOperations(ledger)
-        counted = operations.count(
-            self._worker,
-            self._token,
-            ticket=self._ticket,
-            counts=self._counts,
-            computed_on=self._computed_on,
-            budget=self.total_steps,
-            max_staleness=self._max_staleness,
-        )
-        self._counted = [
-            counted.before,
-            counted.after,
-            counted.granted,
-            counted.updates_before,
-            counted.is_seated,
-        ]
-        self._join = operations.join(self._worker, self._token, self._is_start)
-        self._leave = operations.leave(self._worker, self._token, SeatState.DONE)
-        self._rows = placeholder(tf.int64, num_rows)
-        self._set_ledger = operations.set(self._rows)
-
-        self._learning_rate = placeholder(tf.float32, [])
-        self._updates = [placeholder(tf.float32, [size]) for size in self._sizes]
-        applied, refreshed = [], []
-        for k, (online, target) in enumerate(zip(self._online, self._target, strict=True)):
-            with tf.device(online.device):
-                applied.append(self._apply_if(counted.may_apply, k))
-                refreshed.append(target.assign(online.read_value(), read_value=False))
-        with tf.device(ledger.device):
-            self._ledger = ledger.read_value()
-            self._counters = self._ledger[0, : len(Counters._fields)]
-            # Counters before parameters, so that a staleness is never understated.
-            with tf.control_dependencies([self._counters]):
-                gate = tf.no_op()
-            episodes = tf.queue.FIFOQueue(
-                _MAX_QUEUED_EPISODES, [tf.float64], [[len(EpisodeReport._fields)]], shared_name="episodes"
-            )
-            self._episodes = placeholder(tf.float64, [None, len(EpisodeReport._fields)])
-            self._report = episodes.enqueue_many(self._episodes)
-            self._num_reported = episodes.size()
-            self._num_taken = placeholder(tf.int32, [])
-            self._take = episodes.dequeue_many(self._num_taken)
-        with tf.control_dependencies([gate]):
-            self._pull = [shard.read_value() for shard in self._online]
-        self._pull_target = [shard.read_value() for shard in self._target]
-        self._push = tf.group(applied)
-        self._refresh = tf.group(refreshed)
-        self._read_slots = [{name: slot.read_value() for name, slot in shard.items()} for shard in self._slots]
-        self._initialized, self._assign = [], {}
-        for var in every_variable:
-            with tf.device(var.device):
-                self._initialized.append(tf.raw_ops.VarIsInitializedOp(resource=var.handle))
-                if var is not ledger:
-                    value = placeholder(var.dtype, var.shape)
-                    self._assign[var.op.name] = (value, var.assign(value, read_value=False))
-
-    def _apply_if(self, may_apply: tf.Tensor, shard: int) -> tf.Operation:
-        online, slots, update = self._online[shard], self._slots[shard], self._updates[shard]
-
-        def apply() -> tf.Tensor:
-            with tf.control_dependencies([self._optimizer.apply(online, slots, update, self._learning_rate)]):
-                return tf.constant(True)
-
-        return tf.cond(may_apply, apply, lambda: tf.constant(False))
+        self._session = PatientSession(target, self._nodes.graph, session_config, spec.ps, min(_PATIENCE, deadline))
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step. Raises Outage, at once from then on until `reconnect`, and LostStep."""
@@ -229,14 +125,14 @@ class RemoteParameterStore:
             ticket = next(self._tickets)
             self._unsettled[ticket] = counts
             counting = {
-                self._counts: np.array(counts, np.int64),
-                self._ticket: ticket,
-                self._computed_on: computed_on,
+                self._nodes.counts: np.array(counts, np.int64),
+                self._nodes.ticket: ticket,
+                self._nodes.computed_on: computed_on,
             }
             try:
-                counted = self._parse_count(self._run([*self._counted, *others], counting | (feed or {})))
+                counted = self._parse_count(self._run([*self._nodes.counted, *others], counting | (feed or {})))
             except LostStep:
-                counted = self._parse_count(self._run_again(self._counted, counting))
+                counted = self._parse_count(self._run_again(self._nodes.counted, counting))
                 counted = counted._replace(before=self._before(counted, counts, computed_on))
             if not counted.is_seated:
                 self._explain_refusal()
@@ -278,7 +174,7 @@ class RemoteParameterStore:
 
     def is_ready(self) -> bool:
         """Whether the chief has set all variables, and no restore is under way."""
-        if not all(self._run_again(self._initialized)):
+        if not all(self._run_again(self._nodes.initialized)):
             return False
         return self.read_ledger().generation > 0
 
@@ -300,7 +196,7 @@ class RemoteParameterStore:
         """
         with self._lock:
             self._unsettled.clear()
-            ledger = parse(self._run_again(self._join, {self._is_start: int(is_start)}))
+            ledger = parse(self._run_again(self._nodes.join, {self._nodes.is_start: int(is_start)}))
             if ledger.seats[self._worker].token != self._token:
                 raise Outage("the parameters are being restored")
             self._tickets = itertools.count(1)
@@ -310,7 +206,7 @@ class RemoteParameterStore:
 
     def leave(self) -> None:
         """Gives up the seat: this worker is done."""
-        self._run_again(self._leave)
+        self._run_again(self._nodes.leave)
 
     def reconnect(self, deadline: float, should_stop: Callable[[], bool]) -> None:
         """Goes on after an outage, once every ps listens. Raises RunError where one does not after `deadline` s."""
@@ -328,8 +224,12 @@ class RemoteParameterStore:
                 return False
             unheard_of = 0  # steps granted to a call that never learned of it
             for ticket, counts in sorted(self._unsettled.items()):
-                feed = {self._counts: np.array(counts, np.int64), self._ticket: ticket, self._computed_on: 0}
-                counted = self._parse_count(self._run_again(self._counted, feed))
+                feed = {
+                    self._nodes.counts: np.array(counts, np.int64),
+                    self._nodes.ticket: ticket,
+                    self._nodes.computed_on: 0,
+                }
+                counted = self._parse_count(self._run_again(self._nodes.counted, feed))
                 if not counted.is_seated:
                     self._explain_refusal()
                 del self._unsettled[ticket]
@@ -340,13 +240,13 @@ class RemoteParameterStore:
 
     def read_ledger(self) -> Ledger:
         """Counters and seats."""
-        ledger = parse(self._run_again(self._ledger))
+        ledger = parse(self._run_again(self._nodes.ledger))
         if ledger.generation:
             self._starts = [seat.starts for seat in ledger.seats]
         return ledger
 
     def check(self) -> list[WorkerStatus]:
-        if not all(self._run_again(self._initialized)):
+        if not all(self._run_again(self._nodes.initialized)):
             with self._lock:
                 self._outage = Outage("a parameter server was restarted and has lost its variables")
                 raise self._outage
@@ -358,18 +258,20 @@ class RemoteParameterStore:
         self.restore({"online": online, "target": online, "counters": np.array(Counters(), np.int64)} | state)
 
     def pull(self) -> Pulled:
-        counters, *shards = self._run_again([self._counters, *self._pull])
+        counters, *shards = self._run_again([self._nodes.counters, *self._nodes.pull])
         return Pulled(np.concatenate(shards), Counters(*map(int, counters)))
 
     def pull_target(self) -> np.ndarray:
-        return np.concatenate(self._run_again(self._pull_target))
+        return np.concatenate(self._run_again(self._nodes.pull_target))
 
     def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
-        feed = dict(zip(self._updates, self._split(update), strict=True)) | {self._learning_rate: learning_rate}
-        return self._count(counts, self._push, feed=feed, computed_on=computed_on).before
+        feed = dict(zip(self._nodes.updates, self._split(update), strict=True)) | {
+            self._nodes.learning_rate: learning_rate
+        }
+        return self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on).before
 
     def refresh_target(self) -> None:
-        self._run_again(self._refresh)
+        self._run_again(self._nodes.refresh)
         self.add_counts(Counters(target_refreshes=1))
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
@@ -385,20 +287,20 @@ class RemoteParameterStore:
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         if episodes:
             with contextlib.suppress(LostStep):  # sent again, they might be there twice
-                self._run(self._report, {self._episodes: np.array(episodes, np.float64)})
+                self._run(self._nodes.report, {self._nodes.episodes: np.array(episodes, np.float64)})
 
     def take_episodes(self) -> list[EpisodeReport]:
-        count = self._run_again(self._num_reported)
+        count = self._run_again(self._nodes.num_reported)
         if not count:
             return []
         try:
-            rows = self._run(self._take, {self._num_taken: count})
+            rows = self._run(self._nodes.take, {self._nodes.num_taken: count})
         except LostStep:
             return []
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
 
     def state(self) -> dict[str, np.ndarray]:
-        fetches = [self._counters, self._pull, self._pull_target, self._read_slots]
+        fetches = [self._nodes.counters, self._nodes.pull, self._nodes.pull_target, self._nodes.read_slots]
         counters, online, target, slots = self._run_again(fetches)
         state = {"online": np.concatenate(online), "target": np.concatenate(target), "counters": counters}
         for name, value in self._optimizer.initial_slots(self.num_parameters).items():
@@ -409,23 +311,23 @@ class RemoteParameterStore:
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.num_parameters, self._optimizer)
         values: dict[str, np.ndarray] = {}
-        for k in range(len(self._sizes)):
+        for k in range(self._spec.num_ps):
             values[f"online_{k}"] = self._split(state["online"])[k]
             values[f"target_{k}"] = self._split(state["target"])[k]
-            for name in self._slots[k]:
+            for name in self._nodes.slots[k]:
                 value = state[f"slot/{name}"]
                 values[f"{name}_{k}"] = self._split(value)[k] if len(value) == self.num_parameters else value
-        feed = {self._assign[name][0]: value for name, value in values.items()}
+        feed = {self._nodes.assign[name][0]: value for name, value in values.items()}
         counters = Counters(*map(int, state["counters"]))
         # While generation is 0 nobody's counts or updates are taken, and nobody can join. Set last: who sees the
         # ledger sees everything.
         self._write_ledger(Counters(), generation=0)
-        self._run_again([operation for _, operation in self._assign.values()], feed)
+        self._run_again([operation for _, operation in self._nodes.assign.values()], feed)
         self._write_ledger(counters, generation=new_token())
 
     def _write_ledger(self, counters: Counters, *, generation: int) -> None:
         rows = initial_rows(self._spec.num_workers, counters, self.run_id, generation, self._starts)
-        self._run_again(self._set_ledger, {self._rows: rows})
+        self._run_again(self._nodes.set_ledger, {self._nodes.rows: rows})
 
     def close(self) -> None:
         """Ends the thread; the variables stay on the parameter servers."""

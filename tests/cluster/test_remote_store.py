@@ -11,7 +11,8 @@ from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
 from async_dqn import optimizers
 from async_dqn.cluster.done_queue import ALIVE
 from async_dqn.cluster.ledger import SeatState
-from async_dqn.cluster.remote_store import new_token, shard_sizes
+from async_dqn.cluster.parameter_graph import shard_sizes
+from async_dqn.cluster.remote_store import new_token
 from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore, Stop, WorkerStatus
 
 P = 7  # parameters: 4 + 3 on two ps, 3 + 2 + 2 on three
