@@ -189,11 +189,12 @@ def test_the_run_directory_is_complete(finished):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT])
-def test_an_interrupted_run_saves_and_goes_on_with_another_number_of_ps(tmp_path, number):
+def test_an_interrupted_run_saves_and_goes_on_with_other_numbers_of_ps_and_workers(tmp_path, number):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        local = start("local", "local", *ENDLESS, "--num_ps=2", f"--logdir={run.path}")
+        local = start("local", "local", *ENDLESS, "--num_ps=2", "--num_workers=3", f"--logdir={run.path}")
         _wait_until_training(run)
+        wait_until(lambda: (run.worker(2) / "metrics.csv").exists(), START, "a third worker")
         local.process.send_signal(number)
         assert local.wait(15) == 130, local.out + local.err
         _assert_nothing_left(run)
@@ -205,12 +206,18 @@ def test_an_interrupted_run_saves_and_goes_on_with_another_number_of_ps(tmp_path
         assert newest.number == summary["env_steps"] >= 1_000
 
         budget = newest.number + 1_001
-        resumed = start("resumed", "local", "--resume", f"--logdir={run.path}", "--num_ps=1", f"--total_steps={budget}")
+        sizes = ["--num_ps=1", "--num_workers=2"]
+        resumed = start("resumed", "local", "--resume", f"--logdir={run.path}", *sizes, f"--total_steps={budget}")
         assert resumed.wait(RUN) == 0, resumed.out + resumed.err
         _assert_nothing_left(run)
     after = _summary(run)
     assert after["env_steps"] == budget
-    assert (after["exit_reason"], after["num_ps"]) == ("finished", 1)
+    assert (after["exit_reason"], after["num_ps"], after["num_workers"]) == ("finished", 1, 2)
+    assert (after["worker_restarts"], after["ps_recoveries"], after["steps_lost"]) == (0, 0, 0)
+    assert sum(worker["env_steps"] for worker in after["workers"]) == budget - newest.number
+    for index in range(2):
+        assert f"worker {index}: replay is there again" in (run.logs / f"worker-{index}.log").read_text()
+    assert not (run.worker(2) / "replay").exists()  # worker 0 has taken it over
     assert after["updates"] > summary["updates"]
     assert after["episodes"] > summary["episodes"]
     assert after["wall_seconds"] > summary["wall_seconds"]
