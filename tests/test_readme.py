@@ -60,3 +60,11 @@ def test_every_command_and_flag_named_exists() -> None:
     known |= {"preset", "resume", "logdir", "verbose", "cluster_spec", "task_index"}
     assert flags <= known | {f"no{name}" for name in known}
     assert all(f"`{name}`" in README for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pong"])
+def test_the_tables_of_faults_are_those_of_the_files(name: str) -> None:
+    text = (ROOT / "results" / "faults" / name / "chaos.md").read_text()
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    assert table in README
+    assert "| **all** |" in table
