@@ -58,6 +58,7 @@ def test_every_command_and_flag_named_exists() -> None:
     known = {field.name for field in dataclasses.fields(Config)}
     known |= {option[0] for command in COMMANDS.values() for option in command.options}
     known |= {"preset", "resume", "logdir", "verbose", "cluster_spec", "task_index"}
+    known |= set(re.findall(r'add_argument\("--(\w+)"', (ROOT / "tests" / "chaos" / "__main__.py").read_text()))
     assert flags <= known | {f"no{name}" for name in known}
     assert all(f"`{name}`" in README for name in COMMANDS)
 
