@@ -271,6 +271,7 @@ def calm(folder, monkeypatch):
     roles = Path(command_line.__file__).parent / "roles"
     for name in ("", *(f".{path.stem}" for path in roles.glob("[a-z]*.py"))):
         monkeypatch.setitem(sys.modules, f"async_dqn.roles{name}", mock.MagicMock())
+    monkeypatch.setitem(sys.modules, "async_dqn.doctor.run", mock.MagicMock())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CONFIG", raising=False)
     (folder / "spec.json").write_text(json.dumps({"ps": ["127.0.0.1:59998"], "worker": ["127.0.0.1:59999"]}))
