@@ -1,5 +1,6 @@
 """Tests of supervision: single tasks, and whole local runs, with small Python programs in place of TensorFlow's."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -36,8 +37,8 @@ class Clock:
 
 
 @pytest.fixture
-def make_task():
-    """Makes tasks of Python programs, and ends what is left of them."""
+def make_task(tmp_path):
+    """Makes tasks of Python programs, and ends what is left of them, whether or not the code under test would."""
     made = []
 
     def make(program: str | Callable[[int], str], **how) -> Task:
@@ -51,7 +52,11 @@ def make_task():
 
     make.said = lambda: made[-1][1]
     yield make
+    pids = [task.pid for task, _ in made if task.pid]
     supervisor.kill([task for task, _ in made])
+    for process in [*processes_naming(tmp_path), *filter(psutil.pid_exists, pids)]:
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(getattr(process, "pid", process)).kill()
 
 
 def until_ended(task: Task) -> None:

@@ -1,10 +1,10 @@
 """What one process of a run does for all: target refreshes, global metrics, checkpoints, the decision to stop."""
 
+import concurrent.futures
 import itertools
 import math
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Chief:
         self._frame_skip = frame_skip
         self._progress = progress
         self._writer = Background("checkpoints")
-        self._writing: Future | None = None
+        self._writing: concurrent.futures.Future | None = None
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
@@ -276,7 +276,7 @@ class Chief:
         if self._writing:
             try:
                 self._writing.result(_SAVE_DEADLINE)
-            except TimeoutError:
+            except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
                 self._progress.say(f"warning: the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s")
         self._metrics.close()
         self._episodes.close()

@@ -5,9 +5,9 @@ both agree, and the worker goes on exactly where it was, in the middle of its ga
 and the environments begin new games.
 """
 
+import concurrent.futures
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Snapshots:
         self._seed = 0
         self._environment_arrays: dict[str, np.ndarray] = {}
         self._writer = Background("snapshots")
-        self._writing: Future | None = None
+        self._writing: concurrent.futures.Future | None = None
         self._next = time.monotonic() + self._period
 
     def load(self) -> tuple[int | None, dict[str, int]]:
@@ -132,7 +132,7 @@ class Snapshots:
         writing = self._writer.submit(self._write, *self._state(totals))
         try:
             writing.result(max(1.0, deadline - (time.monotonic() - begin)))
-        except TimeoutError:
+        except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
             self._say("warning: the disk is too slow for the last snapshot of this worker")
 
     def _state(self, totals: Mapping[str, int]) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
