@@ -21,6 +21,8 @@ from async_dqn.schedules import Schedule
 from async_dqn.types import StepResult, Transition
 
 GradientFn = Callable[[tf.Tensor, tf.Tensor, Transition], tuple[tf.Tensor, tf.Tensor]]
+LearnFn = Callable[[Transition, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+ActFn = Callable[[tf.Tensor], tf.Tensor]
 
 
 def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: float) -> GradientFn:
@@ -37,6 +39,34 @@ def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: f
         return loss, losses.clip_by_global_norm(tape.gradient(loss, online), max_norm)
 
     return gradient
+
+
+def make_learner(gradient: GradientFn, client: ParameterClient, batch: Transition) -> LearnFn:
+    """The function (minibatch, learning rate) -> (loss, whether all was finite), for minibatches shaped like `batch`.
+
+    It hands the gradient to the client, unless something in it is not finite.
+    """
+    spec = Transition(*(tf.TensorSpec(array.shape, array.dtype) for array in batch))
+
+    @tf.function(autograph=False, input_signature=[spec, tf.TensorSpec([])])
+    def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), batch)
+        is_finite = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(flat_gradient))
+        tf.cond(is_finite, lambda: client.consume(flat_gradient, learning_rate), lambda: None)
+        return loss, is_finite
+
+    return learn_from
+
+
+def make_actor(network: Network, layout: Layout, client: ParameterClient, batch: Transition) -> ActFn:
+    """The function stacked observations [N, S, ...] -> action values [N, A] of the online network."""
+    spec = tf.TensorSpec([None, *batch.s_t.shape[1:]], batch.s_t.dtype)
+
+    @tf.function(autograph=False, input_signature=[spec])
+    def q_values(stacked: tf.Tensor) -> tf.Tensor:
+        return network.apply(layout.unflatten(client.online.read_value()), stacked)
+
+    return q_values
 
 
 class DQN:
@@ -86,21 +116,8 @@ class DQN:
         self._owed_steps = 0  # agent steps not yet paid for with minibatches
         self._has_learned = False
         self._losses: list[float] = []
-        batch_spec = Transition(*(tf.TensorSpec(array.shape, array.dtype) for array in self._batch))
-        acted_on = tf.TensorSpec([None, *batch_spec.s_t.shape[1:]], batch_spec.s_t.dtype)
-
-        @tf.function(autograph=False, input_signature=[batch_spec, tf.TensorSpec([])])
-        def learn_from(batch: Transition, learning_rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), batch)
-            is_finite = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(flat_gradient))
-            tf.cond(is_finite, lambda: client.consume(flat_gradient, learning_rate), lambda: None)
-            return loss, is_finite
-
-        @tf.function(autograph=False, input_signature=[acted_on])
-        def q_values(stacked: tf.Tensor) -> tf.Tensor:
-            return network.apply(layout.unflatten(client.online.read_value()), stacked)
-
-        self._learn_from, self._q_values = learn_from, q_values
+        self._learn_from = make_learner(gradient, client, self._batch)
+        self._q_values = make_actor(network, layout, client, self._batch)
 
     def reset(self, observation: np.ndarray) -> None:
         """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""

@@ -1,0 +1,1 @@
+"""How fast it is, and where the time goes: `async-dqn bench`."""
