@@ -47,7 +47,7 @@ NATURE_FEATURES, NIPS_FEATURES = 7 * 7 * 64, 9 * 9 * 32  # 84 -> 20 -> 9 (-> 7)
 )
 def test_number_of_parameters(name, shape, stack, num_actions, dueling, expected):
     network = make_network(name, shape, stack, num_actions, dueling=dueling)
-    assert Layout(network.shapes).num_parameters == expected
+    assert sum(map(math.prod, network.shapes.values())) == expected
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -73,6 +73,11 @@ def test_convolutions_do_not_take_vectors(name):
 def test_mlp_does_not_take_frames():
     with pytest.raises(ValueError, match=r"'mlp' does not fit observations of shape \(84, 84\)"):
         make_network("mlp", (84, 84), 4, 2)
+
+
+def test_frames_must_divide_into_blocks():
+    with pytest.raises(ValueError, match=r"'nips' needs frames whose sides divide by 4, not \(84, 82\)"):
+        make_network("nips", (84, 82), 4, 2)
 
 
 def test_init_is_the_same_for_the_same_generator_and_differs_for_another():

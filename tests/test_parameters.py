@@ -1,9 +1,11 @@
 """The layout of the flat vector, the arithmetic of the counters, and the store in this process."""
 
+import math
 import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from fakes import descent, make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,10 @@ def test_layout_round_trip(shapes, seed):
     rng = np.random.default_rng(seed)
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     flat = layout.flatten(arrays)
-    assert flat.shape == (layout.num_parameters,) == (sum(int(np.prod(shape)) for shape in shapes.values()),)
+    # Each array takes whole rows of 16 floats.
+    assert (
+        flat.shape == (layout.num_parameters,) == (sum(-(-math.prod(shape) // 16) * 16 for shape in shapes.values()),)
+    )
     assert flat.dtype == np.float32
     back = layout.unflatten(flat)
     assert list(back) == list(shapes)
@@ -35,10 +40,20 @@ def test_layout_round_trip(shapes, seed):
     np.testing.assert_array_equal(layout.flatten({name: x.numpy() for name, x in back.items()}), flat)
 
 
-def test_arrays_lie_in_the_order_of_the_layout():
-    layout = Layout({"w": (2, 2), "b": (), "a": (1,)})
-    flat = layout.flatten({"a": np.array([6]), "b": np.array(5), "w": np.array([[1, 2], [3, 4]])})
-    np.testing.assert_array_equal(flat, [1, 2, 3, 4, 5, 6])
+def test_arrays_lie_in_the_order_of_the_layout_each_from_a_boundary_on():
+    layout = Layout({"w": (2, 2), "b": (), "c": (20,), "a": (1,)})
+    flat = layout.flatten({"a": np.array([6]), "b": np.array(5), "w": np.array([[1, 2], [3, 4]]), "c": np.full(20, 7)})
+    np.testing.assert_array_equal(flat, [1, 2, 3, 4] + 12 * [0] + [5] + 15 * [0] + 20 * [7] + 12 * [0] + [6] + 15 * [0])
+
+
+def test_the_zeros_between_arrays_have_no_gradient():
+    layout = Layout({"w": (3,), "b": (17,)})
+    flat = tf.Variable(np.arange(48, dtype=np.float32))
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_sum(array**2) for array in layout.unflatten(flat).values()])
+    expected = np.zeros(48)
+    expected[:3], expected[16:33] = 2 * np.arange(3), 2 * np.arange(16, 33)
+    np.testing.assert_array_equal(tape.gradient(loss, flat), expected)
 
 
 @pytest.mark.parametrize(
