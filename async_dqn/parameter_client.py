@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.cycle import CycleClock
 from async_dqn.errors import RunFailed
 from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore, ParameterStore
 from async_dqn.schedules import Schedule
@@ -21,7 +22,7 @@ class ParameterClient:
       online, target: variables [P] that the agent computes with.
       counters: the global counters as last heard.
       stalenesses: of this worker's own updates, since the caller last emptied the list.
-      seconds_waited: time the agent stood still for a trip.
+      clock: where the time of the thread that calls goes.
       own_minibatches: computed by this worker.
 
     Args:
@@ -40,7 +41,7 @@ class ParameterClient:
         self.online, self.target = online, target
         self.counters = Counters()
         self.stalenesses: list[int] = []
-        self.seconds_waited = 0.0
+        self.clock = CycleClock()
         self.own_minibatches = 0
         self._store = store
         self._learning_rate = learning_rate
@@ -118,13 +119,17 @@ class ParameterClient:
 
     def claim_steps(self, wanted: int) -> int:
         """Takes up to `wanted` agent steps out of the budget; 0: all of it is claimed, for the moment."""
+        part = self.clock.enter("waiting")
         granted, counters = self._store.claim_steps(wanted, self._take_unreported())
+        self.clock.enter(part)
         self._hear(counters)
         return granted
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         """Hands finished games to the chief."""
+        part = self.clock.enter("waiting")
         self._store.report_episodes(episodes)
+        self.clock.enter(part)
 
     def report(self) -> None:
         """Reports all that is counted here, and hears how the others stand."""

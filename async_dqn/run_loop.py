@@ -39,6 +39,7 @@ def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: in
     steps then be granted again.
     """
     granted = 0
+    enter = client.clock.enter
     try:
         while granted or not client.is_over:
             if not granted and not (granted := client.claim_steps(claim * env.num_envs)):
@@ -48,11 +49,15 @@ def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: in
                 continue
             num_steps = min(env.num_envs, granted)
             granted -= num_steps
+            enter("acting")
             actions = agent.act()
+            enter("environment")
             result = env.step(actions)
+            enter("replay")
             agent.observe(actions, result)
             client.count(env_steps=num_steps)
             agent.learn(num_steps)
+            enter("other")
             yield Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
     finally:
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

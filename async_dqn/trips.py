@@ -1,7 +1,6 @@
 """Trips to parameter servers: when to push and to pull, and how a trip overlaps with computation."""
 
 import sys
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
@@ -106,7 +105,10 @@ class TravellingClient(ParameterClient):
         if self._background:
             self._trip = self._background.submit(self._make_trip, *arguments)
         else:
-            self._arrive(self._make_trip(*arguments))
+            part = self.clock.enter("waiting")
+            trip = self._make_trip(*arguments)
+            self.clock.enter(part)
+            self._arrive(trip)
 
     def _is_dropped(self, staleness: int) -> bool:
         return bool(self._max_staleness) and staleness > self._max_staleness
@@ -130,9 +132,9 @@ class TravellingClient(ParameterClient):
         """Takes in the trip under way: once it is back, or if it is back already."""
         if self._trip is None or not (wait or self._trip.done()):
             return
-        begin = time.perf_counter()
+        part = self.clock.enter("waiting")
         trip, self._trip = self._trip.result(), None
-        self.seconds_waited += time.perf_counter() - begin
+        self.clock.enter(part)
         self._arrive(trip)
 
     def _arrive(self, trip: _Trip) -> None:

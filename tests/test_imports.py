@@ -11,7 +11,7 @@ PACKAGE = Path(async_dqn.__file__).parent
 
 # A module imports from its own layer and those before it only.
 LAYERS = [
-    {"types", "config", "schedules", "errors", "quiet", "background"},
+    {"types", "config", "schedules", "errors", "quiet", "background", "cycle"},
     {
         "losses",
         "policies",

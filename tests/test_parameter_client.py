@@ -176,7 +176,7 @@ def test_the_local_client_computes_on_the_store_itself():
         assert online(client) == global_online(store) == expected
     assert client.stalenesses == [0, 0, 0]
     assert client.counters == store.pull().counters == Counters(minibatches=3, updates=3)
-    assert client.seconds_waited == 0
+    assert client.clock.seconds()["waiting"] == 0
     assert client.slots() == {}
 
 

@@ -146,12 +146,17 @@ class DQN:
         if not self._has_learned:
             self._has_learned = True
             self._client.start()  # others may have trained while this one filled its replay
+        enter = self._client.clock.enter
         self._owed_steps += num_steps
         while self._owed_steps >= self._train_period:
             self._owed_steps -= self._train_period
+            enter("replay")
             batch = self._replay.sample(self._batch_size, self._rng, self._batch)
+            enter("gradient")
             rate = tf.constant(self._client.current_learning_rate(), tf.float32)
             loss, is_finite = self._learn_from(batch, rate)
+            is_finite = bool(is_finite)  # on a GPU, only now is it computed
+            enter("copying")
             if is_finite:
                 self._losses.append(float(loss))
                 self._client.after_minibatch()

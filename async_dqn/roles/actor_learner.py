@@ -10,7 +10,8 @@ import psutil
 
 from async_dqn import environments
 from async_dqn.config import Config
-from async_dqn.metrics import EPISODE_FIELDS, CsvWriter
+from async_dqn.cycle import PARTS
+from async_dqn.metrics import EPISODE_FIELDS, CsvWriter, TensorBoardWriter
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import EpisodeReport
 from async_dqn.roles import assemble
@@ -30,7 +31,7 @@ _FIELDS = (
     "staleness_mean",
     "staleness_max",
     "steps_per_second",
-    "seconds_waited",
+    *(f"seconds_{part}" for part in PARTS),
     "resident_mb",
 )
 
@@ -63,6 +64,8 @@ class WorkerMetrics:
         self._started = self._logged_at = self._reported_at = time.monotonic()
         self._logged_steps = self._num_steps
         self._process = psutil.Process()
+        self._tensorboard = TensorBoardWriter(run.tensorboard / f"worker-{worker}")
+        self._cycle = client.clock.seconds()
 
     @property
     def totals(self) -> dict[str, int]:
@@ -99,18 +102,19 @@ class WorkerMetrics:
     def log(self) -> None:
         """Writes one row."""
         now = time.monotonic()
-        stalenesses = self._client.stalenesses
-        self._metrics.write(
-            {
-                "wall_seconds": now - self._started,
-                **self.totals,
-                "staleness_mean": float(np.mean(stalenesses)) if stalenesses else float("nan"),
-                "staleness_max": max(stalenesses, default=0),
-                "steps_per_second": (self._num_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
-                "seconds_waited": self._client.seconds_waited,
-                "resident_mb": self._process.memory_info().rss / 1e6,
-            }
-        )
+        stalenesses, cycle = self._client.stalenesses, self._client.clock.seconds()
+        of_interval = {
+            "staleness_mean": float(np.mean(stalenesses)) if stalenesses else float("nan"),
+            "staleness_max": max(stalenesses, default=0),
+            "steps_per_second": (self._num_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
+            "resident_mb": self._process.memory_info().rss / 1e6,
+        }
+        seconds = {f"seconds_{part}": value for part, value in cycle.items()}
+        self._metrics.write({"wall_seconds": now - self._started, **self.totals, **of_interval, **seconds})
+        spent = {part: cycle[part] - self._cycle[part] for part in cycle}
+        shares = {f"cycle_percent/{part}": 100 * value / sum(spent.values()) for part, value in spent.items()}
+        self._tensorboard.write(of_interval | shares, self._client.env_steps)
+        self._cycle = cycle
         stalenesses.clear()
         self._logged_at, self._logged_steps = now, self._num_steps
 
@@ -118,6 +122,7 @@ class WorkerMetrics:
         """Ends the files."""
         self._metrics.close()
         self._episodes.close()
+        self._tensorboard.close()
 
 
 class ActorLearner:
