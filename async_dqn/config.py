@@ -12,6 +12,7 @@ AGENTS = ("dqn",)
 PROTOCOLS = ("classic", "machado")
 NETWORKS = ("auto", "nature", "nips", "mlp")
 EXPLORATIONS = ("shared", "ape_x")
+DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
 
 
@@ -51,6 +52,12 @@ class Config:
     double: bool = _setting(True, "Double Q-learning.")
     dueling: bool = _setting(False, "Dueling network streams.")
     center_frames: bool = _setting(True, "Take its mean off each stack of frames; false: as in the papers.")
+    compute_dtype: str = _setting(
+        "float32",
+        "What the network computes in; parameters and action values are float32 always. bfloat16 pays only where the "
+        "processor is made for it (`bench` tells).",
+        choices=DTYPES,
+    )
     n_step: int = _setting(3, "Steps of return before bootstrapping.", minimum=1, maximum=100)
     discount: float = _setting(0.99, "Gamma.", minimum=0, maximum=1)
     clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
@@ -92,6 +99,12 @@ class Config:
         1, "Minibatches whose gradients are summed into one push (with --local_steps=0).", minimum=1
     )
     pull_period: int = _setting(1, "Minibatches between two pulls (with --local_steps=0).", minimum=1)
+    wire_dtype: str = _setting(
+        "float32",
+        "What updates and parameters travel in; bfloat16 is half the bytes, and what it rounds off a delta is pushed "
+        "with the next one.",
+        choices=DTYPES,
+    )
     overlap: bool = _setting(True, "Make trips to the parameter servers in a thread beside the computation.")
     locked: bool = _setting(False, "Parameter servers lock while they apply a gradient; false: Hogwild.")
 

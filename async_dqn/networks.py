@@ -41,6 +41,7 @@ def make_network(
     *,
     dueling: bool = False,
     center_frames: bool = False,
+    compute_dtype: str = "float32",
 ) -> Network:
     """The network `name` for S stacked observations of `observation_shape`.
 
@@ -48,6 +49,9 @@ def make_network(
     `dueling` (Wang et al. 2016, equation 9) each stream has a hidden layer of its own. Frames are scaled to [0, 1];
     with `center_frames` each stack has its own mean taken off and three times the contrast. Atari's bright, even
     backgrounds otherwise drive most first-layer units below zero for good within a few hundred Adam steps.
+
+    With the `compute_dtype` bfloat16 all layers but the last one compute in it, on parameters rounded to it; the
+    parameters themselves, their gradients and the action values stay float32.
 
     Raises:
       ValueError: the network does not fit the observation's rank.
@@ -80,8 +84,14 @@ def make_network(
     def init(rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {key: _initial(shape, shapes[key[:-1] + "w"], rng) for key, shape in shapes.items()}
 
+    def as_computed(params: Parameters) -> Parameters:
+        """The parameters in the type that each layer computes in; the last ones stay as they are."""
+        last = {f"{head}/{part}" for head in heads for part in "wb"}
+        return {name: value if name in last else tf.cast(value, compute_dtype) for name, value in params.items()}
+
     def stream(params: Parameters, head: str, hidden_input: tf.Tensor) -> tf.Tensor:
-        return _dense(params, head, tf.nn.relu(_dense(params, f"{head}_hidden", hidden_input)))
+        hidden_output = tf.nn.relu(_dense(params, f"{head}_hidden", hidden_input))
+        return _dense(params, head, tf.cast(hidden_output, tf.float32))
 
     def apply(params: Parameters, observation: tf.Tensor) -> tf.Tensor:
         if convolutions:
@@ -89,14 +99,15 @@ def make_network(
             if center_frames:
                 x = x - tf.reduce_mean(x, axis=[1, 2, 3], keepdims=True)
             contrast = 3 if center_frames else 1
-            kernel = _block_kernel(params["conv0/w"]) * (contrast / 255)  # cheaper than to scale the frames
-            x = tf.nn.conv2d(x, kernel, 1, "VALID")
-            x = tf.nn.relu(tf.nn.bias_add(x, params["conv0/b"]))
-            for index, (_, _, stride) in enumerate(convolutions[1:], 1):
-                x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride, "VALID")
+            scale = contrast / 255  # of the kernel, which is cheaper than to scale the frames
+            params = as_computed({**params, "conv0/w": _block_kernel(params["conv0/w"]) * scale})
+            x = tf.cast(x, compute_dtype)
+            for index, (_, _, stride) in enumerate(convolutions):
+                x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride if index else 1, "VALID")
                 x = tf.nn.relu(tf.nn.bias_add(x, params[f"conv{index}/b"]))
         else:
-            x = tf.cast(observation, tf.float32)
+            params = as_computed(params)
+            x = tf.cast(observation, compute_dtype)
         x = tf.reshape(x, [-1, shapes[next(key for key in shapes if "hidden" in key)][0]])  # [B, features]
         for index in range(len(hidden) - 1):
             x = tf.nn.relu(_dense(params, f"hidden{index}", x))

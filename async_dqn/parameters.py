@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from async_dqn.optimizers import Optimizer
 
-
 _ROW = 16  # floats; 64 bytes, to which TensorFlow aligns a tensor
 
 
@@ -135,6 +134,7 @@ class ParameterStore(Protocol):
         """Applies one update [P] with the store's optimizer and adds `counts`; gives the counters before.
 
         Args:
+          update: float32, or rounded to bfloat16.
           computed_on: `updates` in the pull that the update was computed on. A store may drop what is too stale.
         """
 
@@ -232,7 +232,7 @@ class LocalParameterStore:
         del computed_on  # one process cannot be late
         with self._lock:
             before = self._counters
-            self.apply(update, tf.constant(learning_rate, tf.float32))
+            self.apply(update.astype(np.float32, copy=False), tf.constant(learning_rate, tf.float32))
             self._counters = advance(before, counts, self.total_steps)
             return before
 

@@ -221,6 +221,9 @@ class DeltaClient(TravellingClient):
 
     While a trip is under way the copy goes on from where it was. What comes back holds this worker's last delta and
     everyone else's, so only the difference to the old base is added, and no step is lost or counted twice.
+
+    Args:
+      wire_dtype: deltas are rounded to it. What the rounding takes off stays in this copy and goes into the next delta.
     """
 
     def __init__(
@@ -230,6 +233,7 @@ class DeltaClient(TravellingClient):
         *,
         optimizer: Optimizer,
         local_steps: int,
+        wire_dtype: str = "float32",
         **options: Any,
     ):
         super().__init__(store, learning_rate, **options)
@@ -248,17 +252,20 @@ class DeltaClient(TravellingClient):
             self.online.assign_add(pulled - self._base)
             self._base.assign(pulled)
 
-        def go_on() -> None:
-            self._base.assign(self.online)
+        def go_on(delta: tf.Tensor) -> None:
+            if delta.dtype == tf.float32:
+                self._base.assign(self.online)
+            else:
+                self._base.assign_add(tf.cast(delta, tf.float32))
 
         def go_back() -> None:
             self.online.assign(self._base)
 
         @tf.function(autograph=False, input_signature=[])
         def take_delta() -> tuple[tf.Tensor, tf.Tensor]:
-            delta = self.online - self._base
+            delta = tf.cast(self.online - self._base, wire_dtype)
             is_finite = tf.reduce_all(tf.math.is_finite(delta))
-            tf.cond(is_finite, go_on, go_back)
+            tf.cond(is_finite, lambda: go_on(delta), go_back)
             return delta, is_finite
 
         self._rebase, self._take_delta = rebase, take_delta

@@ -158,7 +158,12 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     stopped = threading.Event()
 
     def open_store(
-        optimizer: str, num_parameters: int, worker: int = index, max_staleness: int = 0, deadline: float = 30.0
+        optimizer: str,
+        num_parameters: int,
+        worker: int = index,
+        max_staleness: int = 0,
+        deadline: float = 30.0,
+        wire_dtype: str = "float32",
     ) -> int:
         """Gives its token."""
         assert wait_until_reachable(spec.ps, START, lambda: False) == []
@@ -175,6 +180,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                 worker=worker,
                 token=token,
                 max_staleness=max_staleness,
+                wire_dtype=wire_dtype,
                 deadline=deadline,
                 warn=lambda text: connection.send(("warning", text)),
             )

@@ -126,6 +126,24 @@ def test_delta_client_steps_its_own_copy_and_pushes_the_difference():
     assert global_online(store) == [10 - 1 - 4 - 1, 20 - 2 - 1]
 
 
+def test_what_rounding_takes_off_a_delta_is_pushed_with_the_next():
+    store = RecordingStore([0, 0], optimizers.add())
+    client = delta_client(store, wire_dtype="bfloat16")  # 8 significant bits: beyond 256 even numbers only
+    store.trips.clear()
+    minibatch(client, 257, 3)
+    assert store.trips[0] == ("push", [256, 3], 1.0)
+    assert (online(client), global_online(store)) == ([257, 3], [256, 3])
+    minibatch(client, 1, 0)
+    assert ("push", [1 + 1, 0], 1.0) in store.trips
+    assert online(client) == global_online(store) == [258, 3]
+
+
+def test_deltas_of_float32_are_not_rounded():
+    store = RecordingStore([0, 0], optimizers.add())
+    minibatch(delta_client(store), 257, 2**24 - 1)
+    assert global_online(store) == [257, 2**24 - 1]
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("steps_a", "steps_b"), [(1, 1), (2, 3), (4, 3)])
 def test_no_step_of_two_delta_clients_is_lost_or_counted_twice(steps_a, steps_b, overlap):

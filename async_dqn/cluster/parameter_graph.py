@@ -31,6 +31,7 @@ class ParameterGraph:
       worker, token: whose counts these are, for the ledger.
       budget: agent steps of all workers.
       max_staleness: updates that are older are dropped; 0: none.
+      wire_dtype: what updates and pulled parameters travel in.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class ParameterGraph:
         optimizer: Optimizer,
         budget: int,
         max_staleness: int,
+        wire_dtype: str,
     ):
         self.graph = tf.Graph()
         self.sizes = shard_sizes(num_parameters, spec.num_ps)
         with self.graph.as_default(), strategy.scope():
             self._build_parameters(spec, optimizer)
             may_apply = self._build_ledger(spec, worker, token, budget, max_staleness)
-            self._build_steps(optimizer, may_apply)
+            self._build_steps(optimizer, may_apply, wire_dtype)
         self.graph.finalize()
 
     def _build_parameters(self, spec: ClusterSpec, optimizer: Optimizer) -> None:
@@ -89,10 +91,10 @@ class ParameterGraph:
         self.set_ledger = operations.set(self.rows)
         return counted.may_apply
 
-    def _build_steps(self, optimizer: Optimizer, may_apply: tf.Tensor) -> None:
+    def _build_steps(self, optimizer: Optimizer, may_apply: tf.Tensor, wire_dtype: str) -> None:
         ledger = self._ledger_variable
         self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
-        self.updates = [tf.compat.v1.placeholder(tf.float32, [size]) for size in self.sizes]
+        self.updates = [tf.compat.v1.placeholder(wire_dtype, [size]) for size in self.sizes]
         applied, refreshed = [], []
         for k, (online, target) in enumerate(zip(self.online, self.target, strict=True)):
             with tf.device(online.device):
@@ -112,8 +114,11 @@ class ParameterGraph:
             self.num_reported = episodes.size()
             self.num_taken = tf.compat.v1.placeholder(tf.int32, [])
             self.take = episodes.dequeue_many(self.num_taken)
-        with tf.control_dependencies([gate]):
-            self.pull = [shard.read_value() for shard in self.online]
+        self.pull = []
+        for online in self.online:
+            with tf.control_dependencies([gate]), tf.device(online.device):
+                self.pull.append(tf.cast(online.read_value(), wire_dtype))
+        self.read_online = [shard.read_value() for shard in self.online]
         self.pull_target = [shard.read_value() for shard in self.target]
         self.push = tf.group(applied)
         self.refresh = tf.group(refreshed)
@@ -132,7 +137,8 @@ class ParameterGraph:
         online, slots, update = self.online[shard], self.slots[shard], self.updates[shard]
 
         def apply() -> tf.Tensor:
-            with tf.control_dependencies([optimizer.apply(online, slots, update, self.learning_rate)]):
+            applied = optimizer.apply(online, slots, tf.cast(update, tf.float32), self.learning_rate)
+            with tf.control_dependencies([applied]):
                 return tf.constant(True)
 
         return tf.cond(may_apply, apply, lambda: tf.constant(False))

@@ -27,6 +27,10 @@ def new_token() -> int:
     return secrets.randbits(62) | 1
 
 
+def _join(shards: list[np.ndarray]) -> np.ndarray:
+    return shards[0] if len(shards) == 1 else np.concatenate(shards)
+
+
 class _Counted(NamedTuple):
     before: Counters
     after: Counters
@@ -45,6 +49,7 @@ class RemoteParameterStore:
       worker: this worker's task index.
       token: this process's, from `new_token`.
       max_staleness: updates that are older are dropped; 0: none.
+      wire_dtype: what updates and pulled parameters travel in: float32 or bfloat16. Targets are always float32.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
       warn: takes a line on what went wrong and was mended.
     """
@@ -64,6 +69,7 @@ class RemoteParameterStore:
         max_staleness: int,
         deadline: float,
         warn: Callable[[str], None],
+        wire_dtype: str = "float32",
     ):
         self.num_parameters = num_parameters
         self.total_steps = total_steps
@@ -80,7 +86,9 @@ class RemoteParameterStore:
             optimizer=optimizer,
             budget=total_steps,
             max_staleness=max_staleness,
+            wire_dtype=wire_dtype,
         )
+        self._wire_dtype = tf.as_dtype(wire_dtype).as_numpy_dtype
         self._bounds = np.cumsum([0, *self._nodes.sizes])
         self._warn = warn
         self._lock = threading.RLock()
@@ -259,15 +267,14 @@ class RemoteParameterStore:
 
     def pull(self) -> Pulled:
         counters, *shards = self._run_again([self._nodes.counters, *self._nodes.pull])
-        return Pulled(np.concatenate(shards), Counters(*map(int, counters)))
+        return Pulled(_join(shards).astype(np.float32, copy=False), Counters(*map(int, counters)))
 
     def pull_target(self) -> np.ndarray:
-        return np.concatenate(self._run_again(self._nodes.pull_target))
+        return _join(self._run_again(self._nodes.pull_target))
 
     def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
-        feed = dict(zip(self._nodes.updates, self._split(update), strict=True)) | {
-            self._nodes.learning_rate: learning_rate
-        }
+        shards = self._split(update.astype(self._wire_dtype, copy=False))
+        feed = dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
         return self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on).before
 
     def refresh_target(self) -> None:
@@ -300,7 +307,7 @@ class RemoteParameterStore:
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
 
     def state(self) -> dict[str, np.ndarray]:
-        fetches = [self._nodes.counters, self._nodes.pull, self._nodes.pull_target, self._nodes.read_slots]
+        fetches = [self._nodes.counters, self._nodes.read_online, self._nodes.pull_target, self._nodes.read_slots]
         counters, online, target, slots = self._run_again(fetches)
         state = {"online": np.concatenate(online), "target": np.concatenate(target), "counters": counters}
         for name, value in self._optimizer.initial_slots(self.num_parameters).items():

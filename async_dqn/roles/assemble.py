@@ -1,7 +1,7 @@
 """Builds the parts of a run from its settings."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -40,6 +40,7 @@ def make_problem(config: Config) -> Problem:
         spec.num_actions,
         dueling=config.dueling,
         center_frames=config.center_frames,
+        compute_dtype=config.compute_dtype,
     )
     return Problem(spec, network, Layout(network.shapes))
 
@@ -98,13 +99,14 @@ def make_local_client(config: Config, store: LocalParameterStore) -> ParameterCl
 def make_client(config: Config, store: ParameterStore) -> TravellingClient:
     """A worker's way to the parameter servers."""
     rate = make_learning_rate(config)
-    options = {
+    options: dict[str, Any] = {
         "overlap": config.overlap,
         "max_nonfinite": config.max_nonfinite,
         "max_staleness": config.max_staleness,
     }
     if config.local_steps:
-        return DeltaClient(store, rate, optimizer=make_optimizer(config), local_steps=config.local_steps, **options)
+        options |= {"optimizer": make_optimizer(config), "wire_dtype": config.wire_dtype}
+        return DeltaClient(store, rate, local_steps=config.local_steps, **options)
     return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, **options)
 
 

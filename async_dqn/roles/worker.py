@@ -61,6 +61,7 @@ def run_worker(
             optimizer=assemble.make_store_optimizer(config),
             total_steps=config.total_steps,
             max_staleness=config.max_staleness,
+            wire_dtype=config.wire_dtype,
             deadline=config.ps_deadline,
             warn=progress.say,
         )

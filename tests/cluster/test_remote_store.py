@@ -119,6 +119,20 @@ def test_pushes_equal_those_to_a_local_store(opened, optimizer):
 
 
 @pytest.mark.cluster
+def test_with_half_the_bytes_updates_and_what_is_pulled_are_rounded_but_not_the_network(opened):
+    client, _ = opened("add", 0, 30.0, "bfloat16")  # 8 significant bits: beyond 256 even numbers only
+    client("push", np.full(P, 257, np.float32), 0.0, Counters(updates=1), 0)
+    client("push", np.full(P, 1, np.float32), 0.0, Counters(updates=1), 0)
+    exact = np.arange(P) + 256 + 1
+    np.testing.assert_array_equal(client("state")["online"], exact)
+    pulled = client("pull").online
+    assert pulled.dtype == np.float32
+    np.testing.assert_array_equal(pulled, [256, 258, 260, 260, 260, 262, 264])  # ties go to the even mantissa
+    client("refresh_target")
+    np.testing.assert_array_equal(client("pull_target"), exact)
+
+
+@pytest.mark.cluster
 def test_claims_of_two_processes_meet_the_budget_exactly(opened):
     clients = opened("add")
     for client, wanted in zip(clients, (7, 5), strict=True):
