@@ -172,7 +172,7 @@ def test_each_stack_of_a_minibatch_is_centred_on_its_own():
 @pytest.mark.parametrize("name", ["nips", "nature", "mlp"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
-    """Within 15 % of their norm: a bfloat16 is off by up to 0.4 %, and in frames of noise most terms cancel."""
+    """Values within 1 % of their norm, gradients within 15 %: most of their terms cancel, and the errors do not."""
     shape, stack, dtype = ((4,), 1, np.float32) if name == "mlp" else ((84, 84), 4, np.uint8)
     exact, rough = (
         make_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
@@ -180,8 +180,8 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
     )
     rng = np.random.default_rng(0)
     parameters = {key: tf.constant(array) for key, array in exact.init(rng).items()}
-    observation = rng.integers(0, 256, (8, stack, *shape)).astype(dtype)
-    weights = rng.normal(size=(8, 6)).astype(np.float32)
+    observation = rng.integers(0, 256, (32, stack, *shape)).astype(dtype)
+    weights = rng.normal(size=(32, 6)).astype(np.float32)
     found = []
     for network in (exact, rough):
         with tf.GradientTape() as tape:
@@ -191,8 +191,8 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
         gradients = tape.gradient(loss, parameters)
         assert all(array.dtype == tf.float32 for array in [values, *gradients.values()])
         found.append([values.numpy(), *(gradient.numpy() for gradient in gradients.values())])
-    for ours, theirs in zip(*found, strict=True):
-        assert np.linalg.norm(ours - theirs) <= 0.15 * np.linalg.norm(ours)
+    for bound, ours, theirs in zip([0.01] + [0.15] * len(parameters), *found, strict=True):
+        assert np.linalg.norm(ours - theirs) <= bound * np.linalg.norm(ours)
     assert any((ours != theirs).any() for ours, theirs in zip(*found, strict=True))  # it did compute in bfloat16
 
 
