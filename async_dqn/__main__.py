@@ -74,7 +74,10 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
         flags.DEFINE_string("cluster_spec", None, text, flag_values=values)
         flags.DEFINE(_Whole(), "task_index", None, "Which of them this process is.", values, serializer)
     for name, parser, default, text in command.options:
-        flags.DEFINE(parser, name, default, text, values, serializer)
+        if isinstance(parser, flags.BooleanParser):
+            flags.DEFINE_boolean(name, default, text, flag_values=values)
+        else:
+            flags.DEFINE(parser, name, default, text, values, serializer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,6 +291,31 @@ def _export(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     return evaluate.run_export(config, run, values.output or str(run.path / "export"))
 
 
+def _bench(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+    del arguments
+    from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
+    from async_dqn.bench.work import Plan
+
+    repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
+    plan = Plan(
+        work=values.work,
+        is_quick=values.quick,
+        seconds=seconds if values.seconds is None else values.seconds,
+        num_ps=values.num_ps,
+        num_workers=values.num_workers,
+    )
+    bench = Bench(
+        plan,
+        sections=parse_sections(values.sections),
+        repetitions=repetitions if values.repetitions is None else values.repetitions,
+        output=default_output() if values.output is None else Path(values.output),
+        peer=values.peer,
+        peer_python=values.peer_python,
+        soak_minutes=values.soak_minutes,
+    )
+    return run_bench(bench)
+
+
 def _signals() -> threading.Event:
     from async_dqn.roles import signals
 
@@ -354,6 +382,23 @@ COMMANDS = {
         "Write a trained agent as a SavedModel that maps observations to action values.",
         _export,
         options=(("output", _TEXT, None, "Folder to write [LOGDIR/export]."),),
+    ),
+    "bench": Command(
+        "Measure how fast this machine learns, and where the time goes.",
+        _bench,
+        options=(
+            ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
+            ("sections", _TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale; or none."),
+            ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
+            ("peer_python", _TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
+            ("repetitions", _Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
+            ("seconds", _Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
+            ("work", flags.EnumParser(["nature", "pong-fast"]), "nature", "What is learned: nature, pong-fast."),
+            ("num_ps", _Whole(), 1, Config.__dataclass_fields__["num_ps"].metadata["help"]),
+            ("num_workers", _Whole(), 2, Config.__dataclass_fields__["num_workers"].metadata["help"]),
+            ("soak_minutes", _Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),
+            ("output", _TEXT, None, "Folder for bench.md and bench.json [runs/bench-TIME]."),
+        ),
     ),
 }
 

@@ -31,7 +31,7 @@ LAYERS = [
     },
     {"agents", "run_loop", "checkpoints", "run_directory", "replay_log", "replay_segments"},
     {"cluster"},
-    {"roles", "doctor", "report"},
+    {"roles", "doctor", "bench", "report"},
     {"__main__"},
 ]
 SOURCES = {

@@ -172,7 +172,7 @@ def test_each_stack_of_a_minibatch_is_centred_on_its_own():
 @pytest.mark.parametrize("name", ["nips", "nature", "mlp"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
-    """Values within 1 % of their norm, gradients within 15 %: most of their terms cancel, and the errors do not."""
+    """Values within 1 % of their norm, gradients within 20 %: most of their terms cancel, and the errors do not."""
     shape, stack, dtype = ((4,), 1, np.float32) if name == "mlp" else ((84, 84), 4, np.uint8)
     exact, rough = (
         make_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
@@ -191,7 +191,7 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
         gradients = tape.gradient(loss, parameters)
         assert all(array.dtype == tf.float32 for array in [values, *gradients.values()])
         found.append([values.numpy(), *(gradient.numpy() for gradient in gradients.values())])
-    for bound, ours, theirs in zip([0.01] + [0.15] * len(parameters), *found, strict=True):
+    for bound, ours, theirs in zip([0.01] + [0.2] * len(parameters), *found, strict=True):
         assert np.linalg.norm(ours - theirs) <= bound * np.linalg.norm(ours)
     assert any((ours != theirs).any() for ours, theirs in zip(*found, strict=True))  # it did compute in bfloat16
 
