@@ -63,6 +63,7 @@ class Config:
     clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
     batch_size: int = _setting(32, "Transitions in a minibatch.", minimum=1, maximum=65536)
     train_period: int = _setting(4, "Agent steps per minibatch.", minimum=1)
+    prefetch: bool = _setting(True, "Draw minibatches from replay in a thread beside the computation.")
     target_period: int = _setting(1_000, "Minibatches between two refreshes of the target network.", minimum=1)
     replay_capacity: int = _setting(
         200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1

@@ -18,9 +18,9 @@ class Agent(Protocol):
 
     def act(self) -> np.ndarray: ...
 
-    def observe(self, actions: np.ndarray, result: StepResult) -> None: ...
+    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None: ...
 
-    def learn(self, num_steps: int) -> None: ...
+    def learn(self) -> None: ...
 
 
 class Tick(NamedTuple):
@@ -32,6 +32,9 @@ class Tick(NamedTuple):
 
 def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
+
+    While the environments take a step, the agent learns what the steps before call for; what the very last one calls
+    for stays owed. That order is kept where nothing runs beside it, so that no run depends on the timing of threads.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
     environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
@@ -52,12 +55,16 @@ def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: in
             enter("acting")
             actions = agent.act()
             enter("environment")
-            result = env.step(actions)
-            enter("replay")
-            agent.observe(actions, result)
-            client.count(env_steps=num_steps)
-            agent.learn(num_steps)
-            enter("other")
+            env.send(actions)
+            try:
+                agent.learn()
+            finally:  # whatever happened, the step was begun
+                enter("environment")
+                result = env.receive()
+                enter("replay")
+                agent.observe(actions, result, num_steps)
+                client.count(env_steps=num_steps)
+                enter("other")
             yield Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
     finally:
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import gymnasium
 import numpy as np
 
 from async_dqn import types
@@ -38,13 +37,22 @@ class VectorEnv(Protocol):
     def reset(self) -> np.ndarray:
         """Starts every episode anew, each from a new seed; gives the first observations [N, ...]."""
 
-    def step(self, actions: np.ndarray) -> types.StepResult:
-        """Takes one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
+    def send(self, actions: np.ndarray) -> None:
+        """Begins to take one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
+
+        Emulators do it in threads of their own; `receive` must come next.
+        """
+
+    def receive(self) -> types.StepResult:
+        """What the actions sent led to.
 
         An ended episode starts over within the step: its last observation is in `next_observation`, the first
         of the next one in `observation`. The arrays belong to the caller; the two are the same array after a
         step in which no episode ended. `terminated` and `truncated` are never both set.
         """
+
+    def step(self, actions: np.ndarray) -> types.StepResult:
+        """Sends and receives."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Where the environments stand, in plain arrays of some 10 KB each; only after `reset` or `restore`."""
@@ -82,7 +90,7 @@ class LockStepEnv:
 
     def __init__(
         self,
-        environments: gymnasium.vector.VectorEnv,
+        environments: Any,  # a gymnasium.vector.VectorEnv; on Atari with send() and recv()
         spec: EnvironmentSpec,
         num_envs: int,
         seed: int,
@@ -100,6 +108,7 @@ class LockStepEnv:
         self._lengths = np.zeros(num_envs, np.int64)
         self._observation = np.zeros((num_envs, *spec.observation_shape), spec.observation_dtype)
         self._each = np.arange(num_envs)
+        self._sent: np.ndarray | None = None  # actions under way
         self._series = np.full(num_envs, -1)
         self._series_steps = np.zeros(num_envs, np.int64)
         self._actions = np.zeros((num_envs, 1024), np.min_scalar_type(spec.num_actions - 1))  # of the series
@@ -109,9 +118,19 @@ class LockStepEnv:
         self._series += 1
         return self._start(everywhere, seeded=everywhere)
 
-    def step(self, actions: np.ndarray) -> types.StepResult:
-        actions = self._checked(actions)
-        next_observation, reward, game_over, cut, info = self._environments.step(actions)
+    def send(self, actions: np.ndarray) -> None:
+        if self._sent is not None:
+            raise RuntimeError("actions were sent already; receive() must come first")
+        self._sent = self._checked(actions)
+        if self.spec.is_atari:
+            self._environments.send(self._sent)
+
+    def receive(self) -> types.StepResult:
+        if self._sent is None:
+            raise RuntimeError("there is nothing to receive; send() must come first")
+        actions, self._sent = self._sent, None
+        stepped = self._environments.recv() if self.spec.is_atari else self._environments.step(actions)
+        next_observation, reward, game_over, cut, info = stepped
         next_observation = self._canonical(next_observation)
         self._record(actions)
         self._returns += reward
@@ -136,6 +155,10 @@ class LockStepEnv:
         return types.StepResult(
             observation, next_observation, reward.astype(np.float32), terminated, cut & ~terminated, episodes
         )
+
+    def step(self, actions: np.ndarray) -> types.StepResult:
+        self.send(actions)
+        return self.receive()
 
     def state(self) -> dict[str, np.ndarray]:
         if self._series.min() < 0:

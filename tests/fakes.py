@@ -193,6 +193,7 @@ class CountingEnv:
     def __init__(self, num_envs: int, length: int = 3, reward: float = 1.0):
         self.num_envs, self._length, self._reward = num_envs, length, reward
         self.num_steps = 0
+        self._is_stepping = False
         self.spec = EnvironmentSpec(
             id="Counting-v0",
             is_atari=False,
@@ -209,8 +210,14 @@ class CountingEnv:
         self.num_steps = 0
         return self._observe()
 
-    def step(self, actions: np.ndarray) -> StepResult:
+    def send(self, actions: np.ndarray) -> None:
         assert actions.shape == (self.num_envs,)
+        assert not self._is_stepping
+        self._is_stepping = True
+
+    def receive(self) -> StepResult:
+        assert self._is_stepping
+        self._is_stepping = False
         self.num_steps += 1
         ended = np.full(self.num_envs, self.num_steps % self._length == 0)
         score = self._reward * self._length
@@ -239,11 +246,11 @@ class RecordingAgent:
         self.calls.append(("act",))
         return np.zeros(self._num_envs, np.int32)
 
-    def observe(self, actions: np.ndarray, result: StepResult) -> None:
-        self.calls.append(("observe", float(result.next_observation[0, 0])))
+    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:
+        self.calls.append(("observe", float(result.next_observation[0, 0]), num_steps))
 
-    def learn(self, num_steps: int) -> None:
-        self.calls.append(("learn", num_steps))
+    def learn(self) -> None:
+        self.calls.append(("learn",))
 
 
 def minibatch(client: LocalClient | GradientClient | DeltaClient, *update: float) -> None:

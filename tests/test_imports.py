@@ -15,6 +15,7 @@ LAYERS = [
     {
         "losses",
         "policies",
+        "prefetch",
         "networks",
         "optimizers",
         "replay",

@@ -26,16 +26,16 @@ def taken(ticks):
     return [tick for tick in ticks if tick.num_steps]
 
 
-def test_each_step_acts_observes_and_learns_in_this_order():
+def test_each_step_acts_learns_from_the_steps_before_and_observes_in_this_order():
     _, _, agent, loop = make(num_envs=2, total_steps=4)
     list(loop)
     assert agent.calls == [
         ("act",),
-        ("observe", 1.0),
-        ("learn", 2),
+        ("learn",),
+        ("observe", 1.0, 2),
         ("act",),
-        ("observe", 2.0),
-        ("learn", 2),
+        ("learn",),
+        ("observe", 2.0, 2),
     ]
 
 
@@ -53,7 +53,7 @@ def test_each_step_acts_observes_and_learns_in_this_order():
 def test_the_budget_is_met_exactly(num_envs, total_steps, claim, steps):
     store, client, agent, loop = make(num_envs=num_envs, total_steps=total_steps, claim=claim)
     assert [tick.num_steps for tick in taken(loop)] == steps
-    assert [call[1] for call in agent.calls if call[0] == "learn"] == steps
+    assert [call[2] for call in agent.calls if call[0] == "observe"] == steps
     client.finish()
     assert store.pull().counters == Counters(claimed_steps=total_steps, env_steps=sum(steps))
     assert sum(steps) == total_steps
@@ -177,4 +177,16 @@ def test_after_an_outage_the_loop_can_be_run_again_and_the_budget_is_met_exactly
     client.finish()
     assert sum(steps) == 31
     assert store.pull().counters == Counters(claimed_steps=31, env_steps=31)
-    assert [call[0] for call in agent.calls] == ["act", "observe", "learn"] * (len(agent.calls) // 3)
+    assert [call[0] for call in agent.calls] == ["act", "learn", "observe"] * (len(agent.calls) // 3)
+
+
+def test_a_step_that_was_begun_is_taken_in_and_counted_though_learning_fails_beside_it():
+    store, client, agent, loop = make(num_envs=2, total_steps=100, claim=4)
+    next(loop)
+    learn, agent.learn = agent.learn, lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        next(loop)
+    assert agent.calls[-2:] == [("act",), ("observe", 2.0, 2)]
+    client.report()
+    assert store.pull().counters == Counters(claimed_steps=2 + 2, env_steps=2 + 2)
+    agent.learn = learn

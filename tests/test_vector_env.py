@@ -66,10 +66,31 @@ class ScriptedLives:
         self._lives = np.where(mask, 3, self._lives)
         return np.zeros((2, 84, 84), np.uint8), {"lives": self._lives}
 
-    def step(self, actions):
+    def send(self, actions):
+        pass
+
+    def recv(self):
         self._lives = np.array(next(self._script))
         none = np.zeros(2, bool)
         return np.ones((2, 84, 84), np.uint8), np.ones(2), self._lives < 0, none, {"lives": self._lives}
+
+
+@pytest.mark.parametrize(("id", "protocol"), [("pong", "classic"), ("CartPole-v1", "none")])
+def test_what_is_sent_is_received_once(id, protocol):
+    spec = environments.resolve(id, protocol)
+    env, twin = (environments.make_vector_env(spec, 2, seed=3) for _ in range(2))
+    env.reset(), twin.reset()
+    with pytest.raises(RuntimeError, match="there is nothing to receive"):
+        env.receive()
+    for actions in ([0, 1], [1, 1], [1, 0]):
+        env.send(np.array(actions))
+        with pytest.raises(RuntimeError, match=r"receive\(\) must come first"):
+            env.send(np.array(actions))
+        assert_same_results([env.receive()], [twin.step(np.array(actions))])
+    with pytest.raises(ValueError, match="must be 2 integers"):
+        env.send(np.array([0, 99]))
+    env.step(np.array([0, 0]))  # what was refused is not under way
+    env.close(), twin.close()
 
 
 def test_what_counts_as_a_lost_life():

@@ -16,6 +16,7 @@ from async_dqn.networks import Network
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import Layout
 from async_dqn.policies import epsilon_greedy
+from async_dqn.prefetch import Prefetch
 from async_dqn.replay import Replay
 from async_dqn.schedules import Schedule
 from async_dqn.types import StepResult, Transition
@@ -82,6 +83,7 @@ class DQN:
       train_period: agent steps for each minibatch.
       warmup_steps: transitions of its own in replay before the first minibatch.
       clip_rewards: learn from rewards clipped to [-1, 1].
+      prefetch: draw minibatches in a thread beside the computation.
       rng: for exploration and sampling.
     """
 
@@ -99,25 +101,28 @@ class DQN:
         train_period: int,
         warmup_steps: int,
         clip_rewards: bool,
+        prefetch: bool,
         rng: np.random.Generator,
     ):
         self._client = client
         self._replay = replay
         self._frame_stack = frame_stack
         self._epsilon = epsilon
-        self._batch_size = batch_size
         self._train_period = train_period
         self._warmup_steps = warmup_steps
         self._clip_rewards = clip_rewards
         self._rng = rng
-        self._batch = replay.make_batch(batch_size)
+        batch, another = replay.make_batch(batch_size), replay.make_batch(batch_size)
+        self._minibatches = Prefetch(
+            lambda buffer: self._replay.sample(batch_size, self._rng, buffer), (batch, another), in_thread=prefetch
+        )
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._owed_steps = 0  # agent steps not yet paid for with minibatches
         self._has_learned = False
         self._losses: list[float] = []
-        self._learn_from = make_learner(gradient, client, self._batch)
-        self._q_values = make_actor(network, layout, client, self._batch)
+        self._learn_from = make_learner(gradient, client, batch)
+        self._q_values = make_actor(network, layout, client, batch)
 
     def reset(self, observation: np.ndarray) -> None:
         """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""
@@ -130,28 +135,26 @@ class DQN:
         q_values = self._q_values(self._stacked).numpy()  # [N, A]
         return epsilon_greedy(q_values, self.epsilon, self._rng)
 
-    def observe(self, actions: np.ndarray, result: StepResult) -> None:
-        """Takes in what one step of all environments gave."""
+    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:
+        """Takes in what one step of all environments gave, `num_steps` of which count."""
         rewards = np.clip(result.reward, -1, 1) if self._clip_rewards else result.reward
         self._replay.add(
             self._observation, actions, rewards, result.terminated, result.truncated, result.next_observation
         )
         self._observation = result.observation
         self._stacked = self._frame_stack.push(result.observation, result.terminated | result.truncated)
+        if self.is_warm:
+            self._owed_steps += num_steps
 
-    def learn(self, num_steps: int) -> None:
-        """Computes the minibatches that `num_steps` more agent steps call for; none during warm-up."""
-        if not self.is_warm:
-            return
-        if not self._has_learned:
+    def learn(self) -> None:
+        """Computes the minibatches that the agent steps observed until now call for; none during warm-up."""
+        enter = self._client.clock.enter
+        if not self._has_learned and self._owed_steps:
             self._has_learned = True
             self._client.start()  # others may have trained while this one filled its replay
-        enter = self._client.clock.enter
-        self._owed_steps += num_steps
-        while self._owed_steps >= self._train_period:
+        enter("replay")
+        for batch in self._minibatches.take(self._owed_steps // self._train_period):
             self._owed_steps -= self._train_period
-            enter("replay")
-            batch = self._replay.sample(self._batch_size, self._rng, self._batch)
             enter("gradient")
             rate = tf.constant(self._client.current_learning_rate(), tf.float32)
             loss, is_finite = self._learn_from(batch, rate)
@@ -162,6 +165,11 @@ class DQN:
                 self._client.after_minibatch()
             else:
                 self._client.reject_minibatch()
+            enter("replay")
+
+    def close(self) -> None:
+        """Ends its thread."""
+        self._minibatches.close()
 
     @property
     def is_warm(self) -> bool:
@@ -204,8 +212,8 @@ class DQN:
             raise ValueError("it holds the slots of another optimizer or network")
         self._client.restore_slots(slots)
         self._rng.bit_generator.state = values["rng"]
-        self._owed_steps = values["owed_steps"]
-        if in_episode:
+        if in_episode:  # else its replay may be empty, and there is nothing to learn from
+            self._owed_steps = values["owed_steps"]
             self._has_learned = values["has_learned"]
             self._observation = arrays["observation"]
             self._stacked = self._frame_stack.restore(arrays["stacked"])

@@ -184,4 +184,5 @@ class ActorLearner:
     def close(self) -> None:
         """Frees the environments and their threads."""
         self._metrics.close()
+        self.agent.close()
         self._env.close()

@@ -163,6 +163,7 @@ def make_agent(
         train_period=config.train_period,
         warmup_steps=max(1, config.warmup_steps // config.num_workers),
         clip_rewards=config.clip_rewards,
+        prefetch=config.prefetch,
         rng=np.random.default_rng(seeds),
     )
 
