@@ -296,6 +296,8 @@ def _bench(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
     from async_dqn.bench.work import Plan
 
+    if values.logdir is not None:
+        raise UserError(f"--logdir={values.logdir}: is for runs; bench writes to --output=FOLDER")
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
     plan = Plan(
         work=values.work,
@@ -388,14 +390,14 @@ COMMANDS = {
         _bench,
         options=(
             ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
-            ("sections", _TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale; or none."),
+            ("sections", _TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale, learning; or none."),
             ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
             ("peer_python", _TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
             ("repetitions", _Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", _Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "pong-fast"]), "nature", "What is learned: nature, pong-fast."),
-            ("num_ps", _Whole(), 1, Config.__dataclass_fields__["num_ps"].metadata["help"]),
-            ("num_workers", _Whole(), 2, Config.__dataclass_fields__["num_workers"].metadata["help"]),
+            ("num_ps", _Whole(), 1, "Parameter servers of the cluster that is measured."),
+            ("num_workers", _Whole(), 2, "Its workers."),
             ("soak_minutes", _Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),
             ("output", _TEXT, None, "Folder for bench.md and bench.json [runs/bench-TIME]."),
         ),

@@ -1,0 +1,234 @@
+"""Whole programs, through the command line that users have: how fast they learn, and what they take of the machine."""
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from async_dqn import environments
+from async_dqn.bench.case import Case
+from async_dqn.bench.window import Row, Sample, read_rows, values, window
+from async_dqn.bench.work import Plan, config
+from async_dqn.config import Config
+from async_dqn.errors import RunError, one_line
+from async_dqn.roles.supervisor import INTERRUPTED, Task, count
+from async_dqn.run_directory import RunDirectory
+
+SECTION = "programs"
+LOG = "output.log"  # of a program, in its folder
+_POLL_PERIOD = 0.2  # seconds
+_LOG_PERIOD = 0.5  # seconds between two rows of what a program has done
+_START_DEADLINE = 600.0  # seconds until the window opens
+_PATIENCE = 60.0  # seconds past the window's length until it closes
+_END_DEADLINE = 30.0  # seconds from the signal until all processes are gone
+
+
+class Program(NamedTuple):
+    """A program that learns until a signal ends it, with exit code 130.
+
+    Attributes:
+      command: its command line, from a folder of its own for whatever it writes; its output goes to LOG there.
+      rows: what it has done, from that folder: wall_seconds, env_steps, minibatches, updates, perhaps staleness_mean.
+      workers: the latest row of each worker's own metrics, by its name, from that folder.
+      replay_mb: megabytes that a worker's replay takes, from such a row.
+    """
+
+    command: Callable[[Path], Sequence[str]]
+    rows: Callable[[Path], list[Row]]
+    workers: Callable[[Path], dict[str, Row]] = lambda folder: {}
+    replay_mb: Callable[[Row], float] = lambda row: 0.0
+
+
+def cases(plan: Plan) -> list[Case]:
+    """The baseline and the cluster, on the same work."""
+    settings = config(plan, log_period=_LOG_PERIOD)
+    cluster = f"local, {plan.num_ps} ps + {count(plan.num_workers, 'worker')}"
+    workers = {f"worker {index}": index for index in range(plan.num_workers)}
+    programs = {
+        "baseline": _ours(settings, "baseline", {"baseline": 0}),
+        cluster: _ours(settings, "local", workers, "--private_network=auto"),
+    }
+    return [case(name, program, plan) for name, program in programs.items()]
+
+
+def case(name: str, program: Program, plan: Plan) -> Case:
+    """A program as a case."""
+    return Case(SECTION, name, lambda: measure(program, plan.seconds, plan.say))
+
+
+def _ours(settings: Config, job: str, workers: Mapping[str, int], *flags: str) -> Program:
+    """A command of this package.
+
+    Args:
+      workers: index in the run directory by the name that the process has in reports.
+    """
+    flags = (*(f"--{name}={value}" for name, value in settings.to_dict().items()), *flags)
+    share = settings.replay_capacity // len(workers)
+    spec = environments.resolve(settings.env, settings.protocol)
+    bytes_per_step = int(np.prod(spec.observation_shape)) * spec.observation_dtype.itemsize
+
+    def run(folder: Path) -> RunDirectory:
+        return RunDirectory(folder / "run")
+
+    def latest(folder: Path) -> dict[str, Row]:
+        found = {name: read_rows(run(folder).worker(index) / "metrics.csv") for name, index in workers.items()}
+        return {name: rows[-1] for name, rows in found.items() if rows}
+
+    return Program(
+        command=lambda folder: [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={run(folder).path}"],
+        rows=lambda folder: read_rows(run(folder).metrics),
+        workers=latest,
+        replay_mb=lambda row: min(row["env_steps"], share) * bytes_per_step / 1e6,
+    )
+
+
+def role(command: Sequence[str]) -> str:
+    """What a process is, from its command line: launcher, baseline, worker 1, ps 0, or the name of its script."""
+    if "async_dqn" in command[:-1]:
+        job = command[command.index("async_dqn") + 1]
+        index = next((part.partition("=")[2] for part in command if part.startswith("--task_index=")), "")
+        return "launcher" if job == "local" else f"{job} {index}".strip()
+    return next((Path(part).stem for part in command if part.endswith(".py")), "another")
+
+
+def _sample(family: Sequence[psutil.Process], workers: Mapping[str, Row]) -> Sample:
+    cpu: dict[str, float] = {}
+    resident: dict[str, float] = {}
+    pids = set()
+    for process in family:
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            name, times, memory = role(process.cmdline()), process.cpu_times(), process.memory_info().rss
+            cpu[name] = cpu.get(name, 0.0) + times.user + times.system
+            resident[name] = resident.get(name, 0.0) + memory / 1e6
+            pids.add(process.pid)
+    return Sample(time.monotonic(), frozenset(pids), cpu, resident, workers)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """A process and all that descend from it."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def measure(program: Program, seconds: float, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:
+    """Starts a program, measures its learning phase and ends it.
+
+    Args:
+      seconds: length of the window.
+      say: takes a line on what is being waited for.
+
+    Raises:
+      RunError: the program ended by itself, never got to learn, or did not end well.
+    """
+    with tempfile.TemporaryDirectory(prefix="async-dqn-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        task = Task(
+            "program",
+            lambda restarts: program.command(folder),
+            max_restarts=0,
+            lease=_START_DEADLINE,
+            say=lambda line: None,
+            log=folder / LOG,
+        )
+        task.start()
+        try:
+            found = _watch(task, program, folder, seconds, say)
+            say("ending it")
+            return found | {"seconds to end": _end(task)}
+        finally:
+            _end_by_force(task, folder)
+
+
+def _watch(task: Task, program: Program, folder: Path, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
+    """Waits for the window, and gives what was measured in it."""
+    started = time.monotonic()
+    deadline = started + _START_DEADLINE
+    first_update = before = None
+    say("starting up")
+    while True:
+        task.poll()
+        if task.is_over or task.pid is None:
+            raise RunError(f"ended by itself with exit code {task.code}: {_last_words(folder / LOG)}")
+        rows = program.rows(folder)
+        found = window(rows, seconds)
+        if first_update is None and rows and rows[-1]["updates"] > 0:
+            first_update = time.monotonic() - started
+            say("learns; the window opens soon")
+        if found.first is not None and before is None:
+            before = _sample(_family(task.pid), program.workers(folder))
+            deadline = before.time + seconds + _PATIENCE
+            say(f"measuring for {seconds:g} s")
+        if found.first is not None and found.last is not None and before is not None:
+            after = _sample(_family(task.pid), program.workers(folder))
+            if not before.pids <= after.pids:
+                raise RunError("a process of it ended within the window")
+            measured = values(rows[found.first : found.last + 1], before, after, program.replay_mb)
+            return measured | {"start-up seconds": first_update or 0.0}
+        if time.monotonic() > deadline:
+            what = "learning began" if before is None else "the window was over"
+            raise RunError(f"given up before {what}, {time.monotonic() - started:.0f} s after its start")
+        time.sleep(_POLL_PERIOD)
+
+
+def _end(task: Task) -> float:
+    """Ends a program the way a user does. Gives the seconds until its last process was gone.
+
+    Raises RunError where it does not end, or not with the exit code of an interrupted run.
+    """
+    family = _family(task.pid) if task.pid else []
+    begin = time.monotonic()
+    task.terminate()
+    while (task.is_running or any(map(_runs, family))) and time.monotonic() < begin + _END_DEADLINE:
+        time.sleep(_POLL_PERIOD / 10)
+        task.poll()
+    if left := [process for process in family if _runs(process)]:
+        raise RunError(f"{count(len(left), 'process')} still ran {_END_DEADLINE:g} s after the signal")
+    if task.code != INTERRUPTED:
+        raise RunError(f"ended with exit code {task.code} when interrupted; {INTERRUPTED} is right")
+    return time.monotonic() - begin
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; what nobody has taken off the list of processes has."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _end_by_force(task: Task, folder: Path) -> None:
+    """Ends what still runs of a program, in order if that goes quickly; also what its launcher has left behind."""
+    task.poll()
+    family = _family(task.pid) if task.pid else []
+    task.terminate()
+    deadline = time.monotonic() + _END_DEADLINE / 2
+    while task.is_running and time.monotonic() < deadline:
+        task.poll()
+        time.sleep(_POLL_PERIOD / 10)
+    left = [process for process in (*family, *_naming(folder)) if _runs(process)]
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, _END_DEADLINE)
+    task.poll()
+
+
+def _naming(folder: Path) -> list[psutil.Process]:
+    """Other processes that have the folder in their command line."""
+    found = psutil.process_iter(["cmdline"])
+    return [one for one in found if any(str(folder) in part for part in one.info["cmdline"] or ())]
+
+
+def _last_words(log: Path) -> str:
+    """The line of a program's output that says most on why it ended."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.exists() else []
+    telling = [line for line in lines if line.startswith("async-dqn: ") or " failed" in line]
+    return one_line((telling or lines or ["it said nothing"])[-1], 200)

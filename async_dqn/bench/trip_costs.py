@@ -1,0 +1,88 @@
+"""What a child measures as the one worker of a cluster: the cost of a trip to the parameter servers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from async_dqn import devices
+from async_dqn.bench.stopwatch import median_seconds
+from async_dqn.cluster import server
+from async_dqn.cluster.leases import LeaseKeeper
+from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
+from async_dqn.config import Config
+from async_dqn.errors import RunError
+from async_dqn.parameters import Counters
+from async_dqn.roles import assemble
+
+_START_DEADLINE = 120.0  # seconds for a ps to listen
+_END_DEADLINE = 10.0  # seconds for every ps to hear that this worker is done
+_SIZE = 1e-6  # of an update: parameters stay finite however many are pushed
+
+
+def trips(
+    config: Config, *, seconds: float, cluster: Mapping[str, list[str]], pushes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
+    """One pull, and one push of each kind, with nothing else going on.
+
+    The parameter servers are left with word that this worker is done, so that they end by themselves.
+
+    Args:
+      cluster: its one worker is this process.
+      pushes: {name: settings in place of those of `config`}.
+    """
+    spec = ClusterSpec(ps=tuple(cluster["ps"]), worker=tuple(cluster["worker"]))
+    session_config = server.session_config("worker", 0, 1, devices.gpu_options(config))
+    target = server.start_server(spec, "worker", 0, session_config).target
+    keeper = LeaseKeeper(target, session_config, spec, 0, new_token(), lease=config.lease, on_stop=lambda: None)
+    try:
+        missing = wait_until_reachable(spec.ps, _START_DEADLINE, lambda: False)
+        if missing:
+            raise RunError(f"no parameter server listens at {', '.join(missing)} within {_START_DEADLINE:.0f} s")
+        costs: dict[str, float] = {}
+        for name, settings in pushes.items():
+            pull, push = _pull_and_push(dataclasses.replace(config, **settings), spec, target, session_config, seconds)
+            costs.setdefault("pull, ms", 1e3 * pull)
+            costs[f"push of {name}, ms"] = 1e3 * push
+        return costs
+    finally:
+        keeper.finish(0, _END_DEADLINE)
+
+
+def _pull_and_push(
+    config: Config, spec: ClusterSpec, target: str, session_config: Any, seconds: float
+) -> tuple[float, float]:
+    """Seconds of each, with the parameters and the optimizer set anew."""
+    problem = assemble.make_problem(config)
+
+    def complain(line: str) -> None:
+        raise RunError(line)
+
+    store = RemoteParameterStore(
+        spec=spec,
+        worker=0,
+        token=new_token(),
+        target=target,
+        session_config=session_config,
+        strategy=server.parameter_server_strategy(spec, 0),
+        num_parameters=problem.layout.num_parameters,
+        optimizer=assemble.make_store_optimizer(config),
+        total_steps=config.total_steps,
+        max_staleness=config.max_staleness,
+        wire_dtype=config.wire_dtype,
+        deadline=config.ps_deadline,
+        warn=complain,  # a trip that was lost and made again says nothing about the others
+    )
+    store.initialize(assemble.initial_parameters(config, problem))
+    store.join()
+    rng = np.random.default_rng(config.seed)
+    update = rng.standard_normal(problem.layout.num_parameters, np.float32) * np.float32(_SIZE)
+    counts = Counters(minibatches=1, updates=1)
+    pull = median_seconds(store.pull, seconds)
+    push = median_seconds(lambda: store.push(update, config.learning_rate, counts, 0), seconds)
+    if not np.isfinite(store.pull().online).all():
+        raise RunError("the parameters are no longer finite")
+    store.close()
+    return pull, push
