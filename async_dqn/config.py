@@ -63,7 +63,9 @@ class Config:
     clip_rewards: bool = _setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
     batch_size: int = _setting(32, "Transitions in a minibatch.", minimum=1, maximum=65536)
     train_period: int = _setting(4, "Agent steps per minibatch.", minimum=1)
-    prefetch: bool = _setting(True, "Draw minibatches from replay in a thread beside the computation.")
+    prefetch: bool = _setting(
+        False, "Draw minibatches in a thread beside the computation: pays with a GPU, or cores that idle."
+    )
     target_period: int = _setting(1_000, "Minibatches between two refreshes of the target network.", minimum=1)
     replay_capacity: int = _setting(
         200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1
@@ -207,7 +209,7 @@ _ATARI_FAST = {
     "network": "nips",
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
-    "local_steps": 4,
+    "local_steps": 8,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
