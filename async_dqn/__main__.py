@@ -153,10 +153,10 @@ def _baseline(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     config = _make_config(values, {"num_workers": 1, "num_ps": 1})
     run = _run_directory(values, config)
     devices.hide_gpus(devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ)))
-    from async_dqn.roles import assemble, baseline
+    from async_dqn.roles import assemble, baseline, preflight
 
     problem = assemble.make_problem(config)
-    memory = assemble.check_replay_memory(config, problem, 1)
+    memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     print(f"run directory: {run.path}\n{memory}", flush=True)
     code = baseline.run_baseline(config, problem, run, resume=values.resume, should_stop=_signals())
@@ -170,10 +170,10 @@ def _local(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     _check_max_restarts(values)
     run = _run_directory(values, config)
     devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ))
-    from async_dqn.roles import assemble, local
+    from async_dqn.roles import local, preflight
 
-    problem = assemble.make_problem(config)
-    print(assemble.check_replay_memory(config, problem, config.num_workers), flush=True)
+    spec, _ = preflight.resolve(config)
+    print(preflight.check_replay_memory(config, spec, config.num_workers), flush=True)
     code = local.run_local(
         config,
         run,
@@ -228,10 +228,10 @@ def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     if values.max_restarts:
         return _supervise("worker", index, config, run, values, arguments)
     devices.hide_gpus(card)
-    from async_dqn.roles import assemble, worker
+    from async_dqn.roles import assemble, preflight, worker
 
     problem = assemble.make_problem(config)
-    memory = assemble.check_replay_memory(config, problem, 1)
+    memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     print(f"run directory {run.path}; {memory}", flush=True)
     return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())

@@ -37,25 +37,11 @@ def test_auto_chooses_the_network_by_the_observations():
     assert assemble.make_problem(Config(env="CartPole-v1")).network.name == "mlp"
 
 
-def test_replay_is_counted_for_the_workers_of_this_machine():
-    config = make_config("nature", {"num_workers": 4})
-    problem = assemble.make_problem(config)
-    text = assemble.check_replay_memory(config, problem, 1)
-    assert "250,000 transitions" in text
-    assert "1.77 GB" in text  # 7.07 GB for a million
-
-
 def test_workers_draw_seeds_of_their_own_and_a_resumed_run_new_ones():
     config = Config(seed=3)
     seeds = {assemble.make_seeds(config, worker, step)[1] for worker in (0, 1) for step in (0, 500)}
     assert len(seeds) == 4
     assert assemble.make_seeds(config, 1, 0)[1] == assemble.make_seeds(config, 1, 0)[1]
-
-
-def test_available_memory_is_positive_and_no_more_than_the_machine_has():
-    import psutil
-
-    assert 0 < assemble.available_bytes() <= psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(

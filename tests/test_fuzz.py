@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from async_dqn import __main__ as command_line
 from async_dqn import checkpoints
+from async_dqn.bench import command as bench_command
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.errors import UserError
@@ -272,6 +273,7 @@ def calm(folder, monkeypatch):
     for name in ("", *(f".{path.stem}" for path in roles.glob("[a-z]*.py"))):
         monkeypatch.setitem(sys.modules, f"async_dqn.roles{name}", mock.MagicMock())
     monkeypatch.setitem(sys.modules, "async_dqn.doctor.run", mock.MagicMock())
+    monkeypatch.setattr(bench_command, "run_bench", lambda bench: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CONFIG", raising=False)
     (folder / "spec.json").write_text(json.dumps({"ps": ["127.0.0.1:59998"], "worker": ["127.0.0.1:59999"]}))
@@ -314,6 +316,14 @@ OTHER_FLAGS = [
     "seed",
     "video",
     "output",
+    "sections",
+    "repetitions",
+    "seconds",
+    "soak_minutes",
+    "peer",
+    "peer_python",
+    "work",
+    "quick",
 ]
 FOREIGN_FLAGS = ["flagfile", "undefok", "help", "helpfull", "helpxml", "no", "", "?", "h"]
 ENVS = ["CartPole-v1", "pong", "ALE/Pong-v5", "Pendulum-v1", "CliffWalking-v1", "Blackjack-v1", "CartPole-v99"]
@@ -345,7 +355,7 @@ def test_any_arguments_are_taken_or_refused_in_one_line(calm, monkeypatch, comma
 @pytest.mark.parametrize("name", sorted({*SETTINGS, *OTHER_FLAGS, "flagfile", "undefok"}))
 def test_every_flag_bears_hard_values(calm, name):
     worker = ["worker", "--preset=cartpole", "--cluster_spec=spec.json", "--task_index=0"]
-    others = [["local", "--preset=cartpole"], ["evaluate"], ["export", "--logdir=run"]]
+    others = [["local", "--preset=cartpole"], ["evaluate"], ["export", "--logdir=run"], ["bench"]]
     starts = [["local"]] if name in ("env", "preset") else [worker, *(others if name in OTHER_FLAGS else [])]
     for value in (*HARD_TEXT, *HARD_NUMBERS):
         for start in starts:

@@ -27,6 +27,7 @@ LAYERS = [
         "parameter_client",
         "trips",
         "metrics",
+        "csv_log",
         "progress",
         "devices",
     },

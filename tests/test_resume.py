@@ -8,7 +8,7 @@ import pytest
 from cluster_helpers import START, Command, commands, wait_until
 
 from async_dqn import checkpoints
-from async_dqn.metrics import rows
+from async_dqn.csv_log import rows
 from async_dqn.run_directory import RunDirectory
 
 CARTPOLE = ["--env=CartPole-v1", "--warmup_steps=200", "--replay_capacity=600"]  # so small that the ring wraps around

@@ -10,7 +10,7 @@ from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.environments import resolve
 from async_dqn.replay import required_bytes
-from async_dqn.roles.assemble import available_bytes
+from async_dqn.roles.preflight import available_bytes
 from async_dqn.roles.supervisor import count
 
 _REPLAY_SLOTS = (10_000, 100_000, 1_000_000)

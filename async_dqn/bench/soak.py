@@ -15,8 +15,8 @@ from async_dqn.bench import trend
 from async_dqn.bench.programs import role
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
+from async_dqn.csv_log import METRIC_FIELDS, CsvWriter
 from async_dqn.errors import RunError, UserError, one_line
-from async_dqn.metrics import METRIC_FIELDS, CsvWriter
 from async_dqn.roles import supervisor
 from async_dqn.roles.supervisor import INTERRUPTED, Task
 from async_dqn.run_directory import RunDirectory

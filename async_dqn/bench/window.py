@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from async_dqn import metrics
+from async_dqn import csv_log
 
 _MINIBATCHES_BEFORE = 200  # the window opens so many minibatches and
 _SECONDS_BEFORE = 3.0  # so many seconds later: compilation, first trips and empty caches are over then
@@ -16,7 +16,7 @@ Row = Mapping[str, float]
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a metrics file, as numbers; cells that hold none are left out."""
-    return [dict(_numbers(row)) for row in metrics.rows(path)]
+    return [dict(_numbers(row)) for row in csv_log.rows(path)]
 
 
 def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:

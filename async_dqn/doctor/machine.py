@@ -26,16 +26,16 @@ def check_memory(config: Config, here: Here, problem: Any) -> Iterable[Result]:
     if problem is None:
         yield Result("warning", "memory", "not checked", "mend TensorFlow, environment or network first")
         return
-    from async_dqn.roles import assemble
+    from async_dqn.roles import preflight
 
     fewer = "a smaller --replay_capacity, or fewer workers here"
     try:
-        said = assemble.check_replay_memory(config, problem, len(here.workers))
+        said = preflight.check_replay_memory(config, problem.spec, len(here.workers))
     except UserError as error:
         yield Result("failure", "memory", str(error), fewer)
         return
     needed = replay_gigabytes(config, here, problem) + _PROCESS_GB * here.num_processes
-    available = assemble.available_bytes() / 1e9
+    available = preflight.available_bytes() / 1e9
     found = f"{said}; with {here.num_processes} processes about {needed:.1f} GB; {available:.1f} GB available"
     yield Result("ok", "memory", found) if needed <= available else Result("warning", "memory", found, fewer)
 

@@ -10,8 +10,9 @@ import psutil
 
 from async_dqn import environments
 from async_dqn.config import Config
+from async_dqn.csv_log import EPISODE_FIELDS, CsvWriter
 from async_dqn.cycle import PARTS
-from async_dqn.metrics import EPISODE_FIELDS, CsvWriter, TensorBoardWriter
+from async_dqn.metrics import TensorBoardWriter
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import EpisodeReport
 from async_dqn.roles import assemble

@@ -1,38 +1,32 @@
 """Builds the parts of a run from its settings."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 
-from async_dqn import environments, networks, optimizers, replay, schedules
+from async_dqn import networks, optimizers, replay, schedules
 from async_dqn.agents import dqn
 from async_dqn.config import Config
-from async_dqn.errors import UserError
 from async_dqn.frame_stack import FrameStack
 from async_dqn.parameter_client import LocalClient, ParameterClient
 from async_dqn.parameters import Layout, LocalParameterStore, ParameterStore
 from async_dqn.policies import worker_epsilon
+from async_dqn.roles import preflight
 from async_dqn.trips import DeltaClient, GradientClient, TravellingClient
+from async_dqn.vector_env import EnvironmentSpec
 
 
 class Problem(NamedTuple):
     """What is learned: the environment, the network for it, and where its parameters lie."""
 
-    spec: environments.EnvironmentSpec
+    spec: EnvironmentSpec
     network: networks.Network
     layout: Layout
 
 
 def make_problem(config: Config) -> Problem:
     """Raises UserError where environment, protocol and network do not go together."""
-    spec = environments.resolve(config.env, config.protocol)
-    has_frames = len(spec.observation_shape) == 2
-    name = config.network if config.network != "auto" else ("nips" if has_frames else "mlp")
-    if (name == "mlp") == has_frames:
-        fitting = "nips or nature" if has_frames else "mlp"
-        raise UserError(f"--network={name} does not fit the observations of {spec.id}; use {fitting}")
+    spec, name = preflight.resolve(config)
     network = networks.make_network(
         name,
         spec.observation_shape,
@@ -43,28 +37,6 @@ def make_problem(config: Config) -> Problem:
         compute_dtype=config.compute_dtype,
     )
     return Problem(spec, network, Layout(network.shapes))
-
-
-def check_replay_memory(config: Config, problem: Problem, num_workers_here: int) -> str:
-    """Says what replay will need on this machine. Raises UserError where the machine does not have it."""
-    share = config.replay_capacity // config.num_workers
-    spec = problem.spec
-    required = num_workers_here * replay.required_bytes(
-        config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype
-    )
-    replay.check_fits(required, available_bytes(), share * num_workers_here)
-    return f"replay: {share * num_workers_here:,} transitions, {required / 1e9:.2f} GB when full"
-
-
-def available_bytes() -> int:
-    """Memory that this process may still take: the machine's, or its control group's where that is less."""
-    available = psutil.virtual_memory().available
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return available
-    return min(available, limit - used)
 
 
 def make_optimizer(config: Config) -> optimizers.Optimizer:

@@ -14,16 +14,8 @@ from async_dqn import checkpoints
 from async_dqn.agents.dqn import DQN
 from async_dqn.background import Background
 from async_dqn.config import Config
-from async_dqn.metrics import (
-    EPISODE_FIELDS,
-    METRIC_FIELDS,
-    CsvWriter,
-    EpisodeTracker,
-    RateTracker,
-    TensorBoardWriter,
-    rewind,
-    rows,
-)
+from async_dqn.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter, rewind, rows
+from async_dqn.metrics import EpisodeTracker, RateTracker, TensorBoardWriter
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
 from async_dqn.progress import Progress, progress_line

@@ -12,8 +12,8 @@ from pathlib import Path
 from async_dqn.checkpoints import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
+from async_dqn.csv_log import METRIC_FIELDS
 from async_dqn.errors import RunError
-from async_dqn.metrics import METRIC_FIELDS
 from async_dqn.progress import Progress, format_seconds, progress_line
 from async_dqn.roles.private_network import PrivateNetwork
 from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, count, kill, wait

@@ -13,8 +13,8 @@ from async_dqn.bench import soak
 from async_dqn.bench.soak import Sample, growth, judged_from, last_row, report
 from async_dqn.bench.work import Plan
 from async_dqn.config import PRESETS
+from async_dqn.csv_log import METRIC_FIELDS
 from async_dqn.errors import RunError, UserError
-from async_dqn.metrics import METRIC_FIELDS
 
 # Learns nothing, but leaks what it is told to: megabytes and descriptors a second.
 LEAKY = f"""

@@ -14,7 +14,7 @@ import psutil
 from cluster_helpers import Command, Commands, processes_naming
 
 from async_dqn.cluster.spec import ClusterSpec, is_port_free
-from async_dqn.metrics import rows
+from async_dqn.csv_log import rows
 from async_dqn.run_directory import RunDirectory
 from chaos.proxy import Proxy
 

@@ -13,7 +13,7 @@ from doctor_helpers import CARTPOLE, HERE, only
 from async_dqn.config import Config, make_config
 from async_dqn.doctor import machine
 from async_dqn.doctor.hosts import Here
-from async_dqn.roles import assemble
+from async_dqn.roles import assemble, preflight
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def problem():
     ("available", "status"), [(0.0001e9, "failure"), (1e9, "warning"), (4e9, "ok")], ids=["none", "some", "enough"]
 )
 def test_memory_for_replay_and_processes(problem, available, status, monkeypatch):
-    monkeypatch.setattr(assemble, "available_bytes", lambda: int(available))
+    monkeypatch.setattr(preflight, "available_bytes", lambda: int(available))
     result = only(machine.check_memory(CARTPOLE, HERE, problem))
     assert result.status == status
     if status != "failure":

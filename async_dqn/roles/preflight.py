@@ -1,0 +1,44 @@
+"""What is checked before anything starts: the environment, the network for it and the memory. Without TensorFlow,
+so that bad settings are refused at once and a launcher stays small.
+"""
+
+from pathlib import Path
+
+import psutil
+
+from async_dqn import environments, replay
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+from async_dqn.vector_env import EnvironmentSpec
+
+
+def resolve(config: Config) -> tuple[EnvironmentSpec, str]:
+    """The environment, and the name of the network. Raises UserError where they or the protocol do not fit together."""
+    spec = environments.resolve(config.env, config.protocol)
+    has_frames = len(spec.observation_shape) == 2
+    name = config.network if config.network != "auto" else ("nips" if has_frames else "mlp")
+    if (name == "mlp") == has_frames:
+        fitting = "nips or nature" if has_frames else "mlp"
+        raise UserError(f"--network={name} does not fit the observations of {spec.id}; use {fitting}")
+    return spec, name
+
+
+def check_replay_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:
+    """Says what replay will need on this machine. Raises UserError where the machine does not have it."""
+    share = config.replay_capacity // config.num_workers
+    required = num_workers_here * replay.required_bytes(
+        config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype
+    )
+    replay.check_fits(required, available_bytes(), share * num_workers_here)
+    return f"replay: {share * num_workers_here:,} transitions, {required / 1e9:.2f} GB when full"
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take: the machine's, or its control group's where that is less."""
+    available = psutil.virtual_memory().available
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return min(available, limit - used)
