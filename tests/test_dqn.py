@@ -371,3 +371,15 @@ def test_double_q_learning_changes_the_gradient():
         for double in (False, True)
     )
     assert np.abs(plain - double).max() > 1e-4
+
+
+@pytest.mark.parametrize("local_steps", [0, 4])
+def test_nothing_is_traced_again_after_the_first_minibatch(local_steps):
+    parts = Parts(num_envs=3, local_steps=local_steps, total_steps=199)
+    functions = [parts.agent._learn_from, parts.agent._q_values]
+    if local_steps:
+        functions += [parts.client._take_delta, parts.client._rebase]
+    list(parts.run(CountingEnv(3, length=7)))
+    parts.client.finish()
+    assert parts.client.own_minibatches > 2 * max(local_steps, 1)
+    assert [function.experimental_get_tracing_count() for function in functions] == [1] * len(functions)

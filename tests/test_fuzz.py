@@ -270,8 +270,10 @@ def calm(folder, monkeypatch):
     monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr(RunDirectory, "create", lambda run: None)
     roles = Path(command_line.__file__).parent / "roles"
-    for name in ("", *(f".{path.stem}" for path in roles.glob("[a-z]*.py"))):
-        monkeypatch.setitem(sys.modules, f"async_dqn.roles{name}", mock.MagicMock())
+    preflight = mock.MagicMock(**{"resolve.return_value": (None, "nips")})
+    monkeypatch.setitem(sys.modules, "async_dqn.roles", mock.MagicMock(preflight=preflight))
+    for path in roles.glob("[a-z]*.py"):
+        monkeypatch.setitem(sys.modules, f"async_dqn.roles.{path.stem}", mock.MagicMock())
     monkeypatch.setitem(sys.modules, "async_dqn.doctor.run", mock.MagicMock())
     monkeypatch.setattr(bench_command, "run_bench", lambda bench: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
