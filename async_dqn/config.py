@@ -66,6 +66,9 @@ class Config:
     prefetch: bool = _setting(
         False, "Draw minibatches in a thread beside the computation: pays with a GPU, or cores that idle."
     )
+    overlap_steps: bool = _setting(
+        False, "Step the environments while the learner computes; what a step calls for is learned one step later then."
+    )
     target_period: int = _setting(1_000, "Minibatches between two refreshes of the target network.", minimum=1)
     replay_capacity: int = _setting(
         200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1
@@ -209,6 +212,7 @@ _ATARI_FAST = {
     "network": "nips",
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
+    "overlap_steps": True,
     "local_steps": 8,
 }
 

@@ -30,11 +30,13 @@ class Tick(NamedTuple):
     episodes: list[Episode]
 
 
-def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int) -> Generator[Tick, None, None]:
+def run_loop(
+    agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
-    While the environments take a step, the agent learns what the steps before call for; what the very last one calls
-    for stays owed. That order is kept where nothing runs beside it, so that no run depends on the timing of threads.
+    With `overlap_steps` the agent learns what the steps before call for while the environments take the next one; what
+    the very last step calls for stays owed. That order does not depend on the timing of threads.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
     environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
@@ -57,14 +59,17 @@ def run_loop(agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: in
             enter("environment")
             env.send(actions)
             try:
-                agent.learn()
+                if overlap_steps:
+                    agent.learn()
             finally:  # whatever happened, the step was begun
                 enter("environment")
                 result = env.receive()
                 enter("replay")
                 agent.observe(actions, result, num_steps)
                 client.count(env_steps=num_steps)
-                enter("other")
+            if not overlap_steps:
+                agent.learn()
+            enter("other")
             yield Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
     finally:
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

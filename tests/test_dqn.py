@@ -76,25 +76,28 @@ class Parts:
             rng=np.random.default_rng(0),
         )
 
-    def run(self, env, claim=4):
+    def run(self, env, claim=4, overlap_steps=False):
         """The loop, on environments that begin."""
         self.agent.reset(env.reset())
-        return run_loop(self.agent, env, self.client, claim=claim)
+        return run_loop(self.agent, env, self.client, claim=claim, overlap_steps=overlap_steps)
 
     def rewards_in_replay(self):
         env, index = self.replay.valid_starts()
         return self.replay.gather(env, index, self.replay.make_batch(len(env))).r_t
 
 
+@pytest.mark.parametrize("overlap_steps", [False, True])
 @pytest.mark.parametrize(("num_envs", "train_period"), [(1, 1), (1, 4), (2, 4), (3, 2), (8, 4), (5, 7)])
-def test_learns_once_every_train_period_after_warm_up_and_never_before(num_envs, train_period):
+def test_learns_once_every_train_period_after_warm_up_and_never_before(num_envs, train_period, overlap_steps):
     warmup_steps = 3 * num_envs
     parts = Parts(num_envs=num_envs, train_period=train_period, warmup_steps=warmup_steps, total_steps=20 * num_envs)
     warm_steps = 0
-    for tick in parts.run(CountingEnv(num_envs, length=100)):
-        if tick.num_steps:  # the minibatches for the newest step come with the next
-            assert parts.client.own_minibatches == warm_steps // train_period
+    for tick in parts.run(CountingEnv(num_envs, length=100), overlap_steps=overlap_steps):
+        if tick.num_steps:
+            before = warm_steps
             warm_steps += tick.num_steps if len(parts.replay) >= warmup_steps else 0
+            # With overlap, the minibatches for the newest step come with the next.
+            assert parts.client.own_minibatches == (before if overlap_steps else warm_steps) // train_period
     parts.agent.learn()
     assert parts.client.own_minibatches == warm_steps // train_period
     # Without an end of an episode, the newest step of each environment cannot be sampled yet.
@@ -140,13 +143,15 @@ def test_acts_greedily_without_exploration_and_at_random_with_nothing_else():
     assert set(random.agent.act()) == {0, 1}
 
 
-def test_a_restored_agent_draws_and_owes_what_the_saved_one_does():
+def test_a_restored_agent_draws_what_the_saved_one_does_and_owes_nothing():
     saved, restored = Parts(num_envs=1), Parts(num_envs=1)
     list(saved.run(CountingEnv(1)))
+    saved.agent._owed_steps = 2  # the other's replay may not be there to learn from
     restored.agent.restore(*saved.agent.state(), in_episode=False)
     values, expected = restored.agent.state()[1], saved.agent.state()[1]
     assert expected["has_learned"] and not values["has_learned"]  # others may have gone on: it pulls before it learns
-    assert values == expected | {"has_learned": False}
+    assert expected["owed_steps"]  # its replay may not be there to learn from
+    assert values == expected | {"has_learned": False, "owed_steps": 0}
     for parts in (saved, restored):
         parts.agent.reset(np.zeros((1, 1), np.float32))
     actions = [[int(parts.agent.act()[0]) for _ in range(30)] for parts in (saved, restored)]

@@ -11,12 +11,17 @@ from async_dqn.parameters import Counters
 from async_dqn.run_loop import Tick, run_loop
 
 
-def make(*, num_envs, total_steps, claim=2, length=3):
+def make(*, num_envs, total_steps, claim=2, length=3, overlap_steps=False):
     """The store, the client, the agent and the running loop."""
     store = make_store(total_steps=total_steps)
     client = gradient_client(store)
     agent = RecordingAgent(num_envs)
-    return store, client, agent, run_loop(agent, CountingEnv(num_envs, length), client, claim=claim)
+    return (
+        store,
+        client,
+        agent,
+        run_loop(agent, CountingEnv(num_envs, length), client, claim=claim, overlap_steps=overlap_steps),
+    )
 
 
 def taken(ticks):
@@ -26,8 +31,21 @@ def taken(ticks):
     return [tick for tick in ticks if tick.num_steps]
 
 
-def test_each_step_acts_learns_from_the_steps_before_and_observes_in_this_order():
+def test_each_step_acts_observes_and_learns_in_this_order():
     _, _, agent, loop = make(num_envs=2, total_steps=4)
+    list(loop)
+    assert agent.calls == [
+        ("act",),
+        ("observe", 1.0, 2),
+        ("learn",),
+        ("act",),
+        ("observe", 2.0, 2),
+        ("learn",),
+    ]
+
+
+def test_with_overlap_each_step_acts_learns_from_the_steps_before_and_observes_in_this_order():
+    _, _, agent, loop = make(num_envs=2, total_steps=4, overlap_steps=True)
     list(loop)
     assert agent.calls == [
         ("act",),
@@ -177,11 +195,12 @@ def test_after_an_outage_the_loop_can_be_run_again_and_the_budget_is_met_exactly
     client.finish()
     assert sum(steps) == 31
     assert store.pull().counters == Counters(claimed_steps=31, env_steps=31)
-    assert [call[0] for call in agent.calls] == ["act", "learn", "observe"] * (len(agent.calls) // 3)
+    assert [call[0] for call in agent.calls] == ["act", "observe", "learn"] * (len(agent.calls) // 3)
 
 
-def test_a_step_that_was_begun_is_taken_in_and_counted_though_learning_fails_beside_it():
-    store, client, agent, loop = make(num_envs=2, total_steps=100, claim=4)
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_a_step_that_was_begun_is_taken_in_and_counted_though_learning_fails(overlap_steps):
+    store, client, agent, loop = make(num_envs=2, total_steps=100, claim=4, overlap_steps=overlap_steps)
     next(loop)
     learn, agent.learn = agent.learn, lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):

@@ -149,6 +149,7 @@ class ActorLearner:
         say: Callable[[str], None],
     ):
         self.client = client
+        self._overlap_steps = config.overlap_steps
         replay = assemble.make_replay(config, problem)
         agent_seeds, environment_seed = assemble.make_seeds(config, worker, client.env_steps)
         self.agent = assemble.make_agent(config, problem, client, replay, worker=worker, seeds=agent_seeds)
@@ -164,7 +165,7 @@ class ActorLearner:
 
         Raises Outage, after which it may be called again.
         """
-        ticks = run_loop(self.agent, self._env, self.client, claim=_CLAIM)
+        ticks = run_loop(self.agent, self._env, self.client, claim=_CLAIM, overlap_steps=self._overlap_steps)
         try:
             for tick in ticks:
                 self._metrics.consume(tick)

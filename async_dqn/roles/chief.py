@@ -111,6 +111,7 @@ class Chief:
         self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
         self._rates = RateTracker(counters)
         self._refreshed_at = counters.minibatches
+        self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
         self._next_log = self._started + config.log_period
 
     def _catch_up(self) -> None:
@@ -160,7 +161,8 @@ class Chief:
         if now >= self._next_log:
             self.log()
             self._next_log = now + self._config.log_period
-        if now >= self._next_checkpoint and (self._writing is None or self._writing.done()):
+        is_new = self._client.counters.env_steps != self._saved_steps  # else it would take the place of the last one
+        if now >= self._next_checkpoint and is_new and (self._writing is None or self._writing.done()):
             self.save("running")
             self._next_checkpoint = time.monotonic() + self._config.checkpoint_period
 
@@ -208,6 +210,7 @@ class Chief:
         }
         arrays = {f"store/{name}": array for name, array in state.items()}
         summary = self.summary(counters, exit_reason)
+        self._saved_steps = counters.env_steps
         self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
 
     def _write(

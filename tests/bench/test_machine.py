@@ -14,7 +14,7 @@ def test_a_description_names_what_figures_depend_on():
     found = machine.describe()
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["memory GB"] > 0 and found["cpu"]
-    assert found["command"].startswith("async-dqn ")
+    assert found["command"].startswith("async-dqn")
     assert {"async-dqn", "python", "tensorflow", "numpy", "gymnasium", "ale-py"} == found["versions"].keys()
     assert all(found["versions"].values())
 

@@ -158,8 +158,9 @@ def test_a_worker_that_failed_is_waited_for_and_may_come_again(tmp_path):
         (ps,), (client,) = c.ps, c.clients
         _tell(c, (1, B, ALIVE), (1, B, 1), (0, A, 130))
         _assert_goes_on(ps, 1.0)
-        client("keep_lease", 1, 8.0)  # a new process
+        _tell(c, (1, C, ALIVE))  # a new process
         _tell(c, (1, B, ALIVE), (1, B, 0))  # the old one has nothing to say any more
+        client("keep_lease", 1, 8.0)
         _assert_goes_on(ps, 9.0)
         assert "lost" not in ps.out
         assert client("end_lease", 0, 5.0) == []
