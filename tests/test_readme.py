@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from async_dqn.__main__ import COMMANDS
+from async_dqn.bench.tables import report
 from async_dqn.config import PRESETS, Config, make_config
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,26 @@ def test_every_command_and_flag_named_exists() -> None:
     known |= set(re.findall(r'add_argument\("--(\w+)"', (ROOT / "tests" / "chaos" / "__main__.py").read_text()))
     assert flags <= known | {f"no{name}" for name in known}
     assert all(f"`{name}`" in README for name in COMMANDS)
+
+
+def tables(text: str) -> list[str]:
+    """The tables of a report, each as it stands there."""
+    lines = [line if line.startswith("|") else "" for line in text.splitlines()]
+    blocks = "\n".join(lines).split("\n\n")
+    return [block.strip("\n") for block in blocks if block.strip("\n")]
+
+
+@pytest.mark.parametrize("name", ["nature"])
+def test_the_tables_of_the_benchmark_are_those_of_the_files(name: str) -> None:
+    folder = ROOT / "results" / "bench" / name
+    data = json.loads((folder / "bench.json").read_text())
+    text = (folder / "bench.md").read_text()
+    assert text == report(data)
+    found = tables(text)
+    assert len(found) >= 1
+    for table in found:
+        assert table in README, table
+    assert data["origin"]["command"].removeprefix("async-dqn bench ").partition(" --output")[0] in README
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pong"])
