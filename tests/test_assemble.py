@@ -86,3 +86,16 @@ def test_a_worker_has_its_share_of_replay():
     config = make_config("cartpole", {"env": "CartPole-v1", "num_workers": 3, "envs_per_worker": 4})
     replay = assemble.make_replay(config, assemble.make_problem(config))
     assert (replay.num_envs, replay.slots_per_env) == (4, 30_000 // 3 // 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_types_to_compute_and_to_travel_in_reach_network_and_client(dtype):
+    config = Config(env="CartPole-v1", local_steps=2, compute_dtype=dtype, wire_dtype=dtype)
+    problem, exact = (assemble.make_problem(one) for one in (config, Config(env="CartPole-v1")))
+    store = make_store(assemble.initial_parameters(config, problem))
+    client = assemble.make_client(config, store)
+    client.start()
+    assert client._take_delta()[0].dtype == dtype
+    observation = np.full((1, 1, 4), 0.3, np.float32)
+    found, expected = (one.network.apply(one.layout.unflatten(client.online), observation) for one in (problem, exact))
+    assert (found.numpy() == expected.numpy()).all() == (dtype == "float32")

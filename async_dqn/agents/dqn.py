@@ -43,7 +43,7 @@ def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: f
 
 
 def make_learner(gradient: GradientFn, client: ParameterClient, batch: Transition) -> LearnFn:
-    """The function (minibatch, learning rate) -> (loss, whether all was finite), for minibatches shaped like `batch`.
+    """The function (minibatch, learning rate) -> (loss scalar, whether all was finite), for minibatches like `batch`.
 
     It hands the gradient to the client, unless something in it is not finite.
     """

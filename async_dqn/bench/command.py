@@ -102,8 +102,12 @@ def _check_output(output: Path) -> None:
 def run_bench(bench: Bench, progress: Progress | None = None) -> int:
     """Measures and reports. Gives the exit code: 0, 1 if anything failed, 130 if interrupted.
 
-    Raises RunError or UserError where a peer cannot be set up, before anything is measured.
+    Raises RunError or UserError where a peer cannot be set up or nothing be written, before anything is measured.
     """
+    try:
+        bench.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output={bench.output}: {error.strerror}; give another folder") from error
     progress = progress or Progress(plain_period=_SHOW_PERIOD)
     stage = Stage(progress)
     bench = dataclasses.replace(bench, plan=dataclasses.replace(bench.plan, say=stage.say))

@@ -10,12 +10,13 @@ from async_dqn import devices
 from async_dqn.bench.stopwatch import median_seconds
 from async_dqn.cluster import server
 from async_dqn.cluster.leases import LeaseKeeper
-from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+from async_dqn.cluster.remote_store import new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.config import Config
 from async_dqn.errors import RunError
 from async_dqn.parameters import Counters
 from async_dqn.roles import assemble
+from async_dqn.roles.worker import make_remote_store
 
 _START_DEADLINE = 120.0  # seconds for a ps to listen
 _END_DEADLINE = 10.0  # seconds for every ps to hear that this worker is done
@@ -60,19 +61,14 @@ def _pull_and_push(
     def complain(line: str) -> None:
         raise RunError(line)
 
-    store = RemoteParameterStore(
-        spec=spec,
+    store = make_remote_store(
+        config,
+        problem,
+        spec,
         worker=0,
         token=new_token(),
         target=target,
         session_config=session_config,
-        strategy=server.parameter_server_strategy(spec, 0),
-        num_parameters=problem.layout.num_parameters,
-        optimizer=assemble.make_store_optimizer(config),
-        total_steps=config.total_steps,
-        max_staleness=config.max_staleness,
-        wire_dtype=config.wire_dtype,
-        deadline=config.ps_deadline,
         warn=complain,  # a trip that was lost and made again says nothing about the others
     )
     store.initialize(assemble.initial_parameters(config, problem))

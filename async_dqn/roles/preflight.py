@@ -1,6 +1,4 @@
-"""What is checked before anything starts: the environment, the network for it and the memory. Without TensorFlow,
-so that bad settings are refused at once and a launcher stays small.
-"""
+"""What is checked before anything starts, and without TensorFlow: the environment, the network for it, the memory."""
 
 from pathlib import Path
 

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from async_dqn import devices
@@ -50,19 +51,14 @@ def run_worker(
         missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
         if missing and not should_stop.is_set():
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
-        store = RemoteParameterStore(
-            spec=spec,
+        store = make_remote_store(
+            config,
+            problem,
+            spec,
             worker=task_index,
             token=token,
             target=target,
             session_config=session_config,
-            strategy=server.parameter_server_strategy(spec, task_index),
-            num_parameters=problem.layout.num_parameters,
-            optimizer=assemble.make_store_optimizer(config),
-            total_steps=config.total_steps,
-            max_staleness=config.max_staleness,
-            wire_dtype=config.wire_dtype,
-            deadline=config.ps_deadline,
             warn=progress.say,
         )
         worker = _Worker(config, problem, run, task_index, store, progress, should_stop)
@@ -73,6 +69,35 @@ def run_worker(
         if deaf and code:
             progress.say(f"no answer to the done signal from ps {', '.join(map(str, deaf))}")
         _release_gpu_memory()
+
+
+def make_remote_store(
+    config: Config,
+    problem: assemble.Problem,
+    spec: ClusterSpec,
+    *,
+    worker: int,
+    token: int,
+    target: str,
+    session_config: Any,
+    warn: Callable[[str], None],
+) -> RemoteParameterStore:
+    """The network on the parameter servers as one worker sees it; arguments are those of `RemoteParameterStore`."""
+    return RemoteParameterStore(
+        spec=spec,
+        worker=worker,
+        token=token,
+        target=target,
+        session_config=session_config,
+        strategy=server.parameter_server_strategy(spec, worker),
+        num_parameters=problem.layout.num_parameters,
+        optimizer=assemble.make_store_optimizer(config),
+        total_steps=config.total_steps,
+        max_staleness=config.max_staleness,
+        wire_dtype=config.wire_dtype,
+        deadline=config.ps_deadline,
+        warn=warn,
+    )
 
 
 class _Start(NamedTuple):
