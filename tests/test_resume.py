@@ -9,6 +9,7 @@ from cluster_helpers import START, Command, commands, wait_until
 
 from async_dqn import checkpoints
 from async_dqn.csv_log import rows
+from async_dqn.parameters import Counters
 from async_dqn.run_directory import RunDirectory
 
 CARTPOLE = ["--env=CartPole-v1", "--warmup_steps=200", "--replay_capacity=600"]  # so small that the ring wraps around
@@ -123,3 +124,12 @@ def test_damaged_checkpoints_are_passed_over_with_a_warning(started, tmp_path, d
     assert f"{numbers[-1]:012d}.json cannot be used" in second.out
     assert f"resumed at {numbers[-2]:,} agent steps" in second.out
     assert newest(run).number == 13_000
+
+
+def test_with_overlap_the_minibatches_of_the_last_step_stay_owed(started, tmp_path):
+    done = []
+    for flag in ("--nooverlap_steps", "--overlap_steps"):
+        run = RunDirectory(tmp_path / flag.strip("-"))
+        finish(baseline(started, flag.strip("-"), run, *CARTPOLE, flag, "--envs_per_worker=4", "--total_steps=800"))
+        done.append(int(newest(run).arrays["store/counters"][Counters._fields.index("minibatches")]))
+    assert done[1] == done[0] - 4 // 2  # one step of 4 environments, a minibatch for every 2

@@ -438,3 +438,10 @@ def test_real_programs_are_measured_from_start_to_end(tmp_path):
         assert len(shares) > 3 and sum(shares) == pytest.approx(100, abs=2)
     assert "Ratios" in said and "Where the time of each worker's cycle goes" in said
     assert processes_naming("async-dqn-bench-") == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(command, "make_cases", lambda *arguments: pytest.fail("it went on"))
+    bench = command.Bench(Plan(), sections=("limit",), repetitions=1, output=Path("/proc/async-dqn"))
+    with pytest.raises(UserError, match="--output=/proc/async-dqn: .*give another folder"):
+        command.run_bench(bench)
