@@ -99,15 +99,23 @@ def _check_output(output: Path) -> None:
         raise UserError(f"--output={output}: {error.strerror}; give another folder") from error
 
 
+def _try_output(output: Path) -> None:
+    """Raises UserError unless it can be made; what was made to find out is gone again: it may be long until a result."""
+    missing = [path for path in (output, *output.absolute().parents) if not path.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            path.rmdir()
+    except OSError as error:
+        raise UserError(f"--output={output}: {error.strerror}; give another folder") from error
+
+
 def run_bench(bench: Bench, progress: Progress | None = None) -> int:
     """Measures and reports. Gives the exit code: 0, 1 if anything failed, 130 if interrupted.
 
     Raises RunError or UserError where a peer cannot be set up or nothing be written, before anything is measured.
     """
-    try:
-        bench.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output={bench.output}: {error.strerror}; give another folder") from error
+    _try_output(bench.output)
     progress = progress or Progress(plain_period=_SHOW_PERIOD)
     stage = Stage(progress)
     bench = dataclasses.replace(bench, plan=dataclasses.replace(bench.plan, say=stage.say))
