@@ -112,6 +112,13 @@ class WorkerStatus(NamedTuple):
     counters: Counters  # its own, since the store was last set
 
 
+class Standing(NamedTuple):
+    """The run at one moment."""
+
+    counters: Counters
+    workers: list[WorkerStatus]
+
+
 class ParameterStore(Protocol):
     """The global network as a worker sees it. Every method may be called from any thread.
 
@@ -156,8 +163,8 @@ class ParameterStore(Protocol):
     def take_episodes(self) -> list[EpisodeReport]:
         """The games reported since the last call. The chief's."""
 
-    def check(self) -> list[WorkerStatus]:
-        """Makes sure that everything is still there (else Outage); gives how the workers stand."""
+    def check(self) -> Standing:
+        """Makes sure that everything is still there (else Outage); gives how the run stands."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything to save: online, target, slots, counters. The same whatever the number of shards."""
@@ -256,8 +263,8 @@ class LocalParameterStore:
     def take_episodes(self) -> list[EpisodeReport]:
         return [self._episodes.popleft() for _ in range(len(self._episodes))]
 
-    def check(self) -> list[WorkerStatus]:
-        return [WorkerStatus("active", 1, self._counters)]
+    def check(self) -> Standing:
+        return Standing(self._counters, [WorkerStatus("active", 1, self._counters)])
 
     def state(self) -> dict[str, np.ndarray]:
         with self._lock:

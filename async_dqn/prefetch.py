@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Generic, TypeVar
 
 from async_dqn.background import Background
-from async_dqn.types import Transition
+
+Buffer = TypeVar("Buffer")
 
 
-class Prefetch:
+class Prefetch(Generic[Buffer]):
     """Draws several minibatches one after another, each in a thread while its caller works on the one before.
 
     They are those that drawing them all beforehand would give: nothing may change what is drawn from in the meantime,
@@ -19,13 +21,11 @@ class Prefetch:
       in_thread: false: draws each when it is asked for, in the caller's thread.
     """
 
-    def __init__(
-        self, draw: Callable[[Transition], Transition], buffers: tuple[Transition, Transition], *, in_thread: bool
-    ):
+    def __init__(self, draw: Callable[[Buffer], Buffer], buffers: tuple[Buffer, Buffer], *, in_thread: bool):
         self._draw, self._buffers = draw, buffers
         self._thread = Background("prefetch") if in_thread else None
 
-    def take(self, count: int) -> Iterator[Transition]:
+    def take(self, count: int) -> Iterator[Buffer]:
         """The next `count` minibatches."""
         if self._thread is None or count < 2:
             for _ in range(count):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from async_dqn.aligned import aligned_empty
 from async_dqn.errors import UserError
 from async_dqn.types import Transition
 
@@ -140,15 +141,15 @@ class Replay:
         self._cursors.next_age[envs] = 0
 
     def make_batch(self, batch_size: int) -> Transition:
-        """Buffers for `sample(..., out=)`, which spare it the allocation of two large arrays a minibatch."""
+        """Buffers for `sample(..., out=)`, which spare it two large arrays a minibatch; fit for `as_tensor`."""
         observations = self._slots.observation
         shape = (batch_size, self.stack, *observations.shape[2:])
         return Transition(
-            s_tm1=np.empty(shape, observations.dtype),
-            a_tm1=np.empty(batch_size, np.int32),
-            r_t=np.empty(batch_size, np.float32),
-            discount_t=np.empty(batch_size, np.float32),
-            s_t=np.empty(shape, observations.dtype),
+            s_tm1=aligned_empty(shape, observations.dtype),
+            a_tm1=aligned_empty((batch_size,), np.int32),
+            r_t=aligned_empty((batch_size,), np.float32),
+            discount_t=aligned_empty((batch_size,), np.float32),
+            s_t=aligned_empty(shape, observations.dtype),
         )
 
     def sample(self, batch_size: int, rng: np.random.Generator, out: Transition | None = None) -> Transition:

@@ -268,7 +268,7 @@ class DeltaClient(TravellingClient):
             tf.cond(is_finite, lambda: go_on(delta), go_back)
             return delta, is_finite
 
-        self._rebase, self._take_delta = rebase, take_delta
+        self._rebase, self._take_delta = rebase.get_concrete_function(), take_delta.get_concrete_function()
 
     def _begin_with(self, pulled: np.ndarray) -> None:
         self.online.assign(pulled)

@@ -379,12 +379,20 @@ def test_double_q_learning_changes_the_gradient():
 
 
 @pytest.mark.parametrize("local_steps", [0, 4])
-def test_nothing_is_traced_again_after_the_first_minibatch(local_steps):
-    parts = Parts(num_envs=3, local_steps=local_steps, total_steps=199)
-    functions = [parts.agent._learn_from, parts.agent._q_values]
+def test_everything_is_traced_once_and_before_the_first_step(local_steps):
+    traced = []
+
+    def gradient(online, target, batch):
+        traced.append(batch)
+        return tf.reduce_mean(batch.r_t), tf.zeros_like(online)
+
+    parts = Parts(num_envs=3, local_steps=local_steps, total_steps=199, gradient=gradient)
+    assert len(traced) == 1
+    functions = [parts.agent._q_values]
     if local_steps:
         functions += [parts.client._take_delta, parts.client._rebase]
+    assert all(isinstance(function, tf.types.experimental.ConcreteFunction) for function in functions)
     list(parts.run(CountingEnv(3, length=7)))
     parts.client.finish()
     assert parts.client.own_minibatches > 2 * max(local_steps, 1)
-    assert [function.experimental_get_tracing_count() for function in functions] == [1] * len(functions)
+    assert len(traced) == 1

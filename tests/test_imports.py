@@ -13,6 +13,7 @@ PACKAGE = Path(async_dqn.__file__).parent
 LAYERS = [
     {"types", "config", "schedules", "errors", "quiet", "background", "cycle"},
     {
+        "aligned",
         "losses",
         "policies",
         "prefetch",

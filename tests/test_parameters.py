@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_dqn import optimizers
-from async_dqn.parameters import Counters, EpisodeReport, Layout, LocalParameterStore, Stop, WorkerStatus, advance
+from async_dqn.parameters import (
+    Counters,
+    EpisodeReport,
+    Layout,
+    LocalParameterStore,
+    Standing,
+    Stop,
+    WorkerStatus,
+    advance,
+)
 
 SHAPES = st.dictionaries(
     st.text("abc/", min_size=1, max_size=4),
@@ -172,7 +181,8 @@ def test_a_store_says_what_it_holds():
     store = make_store([1, 2, 3], total_steps=20)
     assert (store.num_parameters, store.total_steps) == (3, 20)
     store.claim_steps(8, Counters(env_steps=5))
-    assert store.check() == [WorkerStatus("active", 1, Counters(claimed_steps=8, env_steps=5))]
+    counters = Counters(claimed_steps=8, env_steps=5)
+    assert store.check() == Standing(counters, [WorkerStatus("active", 1, counters)])
 
 
 def test_a_store_in_this_process_drops_nothing_however_stale():

@@ -100,7 +100,7 @@ def _check_output(output: Path) -> None:
 
 
 def _try_output(output: Path) -> None:
-    """Raises UserError unless it can be made; what was made to find out is gone again: it may be long until a result."""
+    """Raises UserError unless it can be made. It is gone again then, as it may be long until there is a result."""
     missing = [path for path in (output, *output.absolute().parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)

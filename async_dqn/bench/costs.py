@@ -131,6 +131,7 @@ def _make_learning(config: Config) -> tuple[assemble.Problem, ParameterClient, T
 def _make_learn(config: Config) -> Callable[[], None]:
     """A function that computes the same minibatch again, and steps."""
     problem, client, batch = _make_learning(config)
+    tensors = Transition(*map(tf.constant, batch))
     gradient = dqn.make_gradient(
         problem.network, problem.layout, double=config.double, max_norm=config.max_gradient_norm
     )
@@ -138,7 +139,7 @@ def _make_learn(config: Config) -> Callable[[], None]:
     learning_rate = tf.constant(config.learning_rate, tf.float32)
 
     def learn() -> None:
-        loss, is_finite = learn_from(batch, learning_rate)
+        loss, is_finite = learn_from(tensors, learning_rate)
         if not is_finite:
             raise RunError(f"the loss of a minibatch is {float(loss)}, or its gradient is not finite")
 

@@ -23,7 +23,6 @@ from async_dqn.run_directory import RunDirectory
 SECTION = "programs"
 LOG = "output.log"  # of a program, in its folder
 _POLL_PERIOD = 0.2  # seconds
-_LOG_PERIOD = 0.5  # seconds between two rows of what a program has done
 _START_DEADLINE = 600.0  # seconds until the window opens
 _PATIENCE = 60.0  # seconds past the window's length until it closes
 _END_DEADLINE = 30.0  # seconds from the signal until all processes are gone
@@ -47,7 +46,7 @@ class Program(NamedTuple):
 
 def cases(plan: Plan) -> list[Case]:
     """The baseline and the cluster, on the same work."""
-    settings = config(plan, log_period=_LOG_PERIOD)
+    settings = config(plan)
     cluster = f"local, {plan.num_ps} ps + {count(plan.num_workers, 'worker')}"
     workers = {f"worker {index}": index for index in range(plan.num_workers)}
     programs = {

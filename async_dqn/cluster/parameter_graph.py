@@ -111,9 +111,7 @@ class ParameterGraph:
             )
             self.episodes = tf.compat.v1.placeholder(tf.float64, [None, len(EpisodeReport._fields)])
             self.report = episodes.enqueue_many(self.episodes)
-            self.num_reported = episodes.size()
-            self.num_taken = tf.compat.v1.placeholder(tf.int32, [])
-            self.take = episodes.dequeue_many(self.num_taken)
+            self.take = episodes.dequeue_many(episodes.size())  # nobody but the chief takes any
         self.pull = []
         for online in self.online:
             with tf.control_dependencies([gate]), tf.device(online.device):

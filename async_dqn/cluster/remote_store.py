@@ -17,7 +17,7 @@ from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.errors import Outage, RunError
 from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport, Pulled, WorkerStatus, check_state
+from async_dqn.parameters import Counters, EpisodeReport, Pulled, Standing, WorkerStatus, check_state
 
 _PATIENCE = 15.0  # seconds after which a step counts as lost
 
@@ -253,12 +253,18 @@ class RemoteParameterStore:
             self._starts = [seat.starts for seat in ledger.seats]
         return ledger
 
-    def check(self) -> list[WorkerStatus]:
-        if not all(self._run_again(self._nodes.initialized)):
+    def check(self) -> Standing:
+        initialized, rows = self._run_again([self._nodes.initialized, self._nodes.ledger])
+        if not all(initialized):
             with self._lock:
                 self._outage = Outage("a parameter server was restarted and has lost its variables")
                 raise self._outage
-        return [WorkerStatus(seat.state.name.lower(), seat.starts, seat.counters) for seat in self.read_ledger().seats]
+        ledger = parse(rows)
+        if (ledger.generation, ledger.seats[self._worker].token) != (self._generation, self._token):
+            self._explain_refusal()
+        self._starts = [seat.starts for seat in ledger.seats]
+        seats = [WorkerStatus(seat.state.name.lower(), seat.starts, seat.counters) for seat in ledger.seats]
+        return Standing(ledger.counters, seats)
 
     def initialize(self, online: np.ndarray) -> None:
         slots = self._optimizer.initial_slots(self.num_parameters)
@@ -297,11 +303,8 @@ class RemoteParameterStore:
                 self._run(self._nodes.report, {self._nodes.episodes: np.array(episodes, np.float64)})
 
     def take_episodes(self) -> list[EpisodeReport]:
-        count = self._run_again(self._nodes.num_reported)
-        if not count:
-            return []
         try:
-            rows = self._run(self._nodes.take, {self._nodes.num_taken: count})
+            rows = self._run(self._nodes.take)
         except LostStep:
             return []
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]

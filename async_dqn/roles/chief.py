@@ -168,13 +168,12 @@ class Chief:
 
     def log(self) -> Counters:
         """Writes one row of global metrics and shows it. Gives the counters it was made from."""
+        counters, self._workers = self._store.check()  # first: who has lost the seat takes no games
         for episode in self._store.take_episodes():
             self._num_episodes += 1
             self._tracker.add(episode, self.wall_seconds)
             row = episode._asdict() | {"time": f"{episode.time:.3f}"}
             self._episodes.write(row)
-        counters = self._store.add_counts(Counters())
-        self._workers = self._store.check()
         row = {
             "wall_seconds": self.wall_seconds,
             "env_steps": counters.env_steps,

@@ -244,7 +244,7 @@ class _Worker:
         begin = time.monotonic()
         while True:
             chief.tick()
-            states = [worker.state for worker in self._store.check()]
+            states = [worker.state for worker in self._store.check().workers]
             is_urgent = is_urgent or self._should_stop.is_set()
             now = time.monotonic()
             awaited = {"active", "vacant"}

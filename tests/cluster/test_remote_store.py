@@ -275,13 +275,13 @@ def test_seats_are_taken_and_left(opened):
     first("claim_steps", 10, Counters())
     first("add_counts", Counters(env_steps=4, minibatches=2))
     own = Counters(claimed_steps=10, env_steps=4, minibatches=2)
-    assert second("check") == [WorkerStatus("active", 1, own), WorkerStatus("active", 1, Counters())]
+    assert second("check").workers == [WorkerStatus("active", 1, own), WorkerStatus("active", 1, Counters())]
     ledger = second("read_ledger")
     assert [seat.outstanding for seat in ledger.seats] == [10 - 4, 0]
     assert ledger.generation > 0
     first("leave")
     first("leave")  # once more changes nothing
-    assert second("check")[0] == WorkerStatus("done", 1, own._replace(claimed_steps=4))
+    assert second("check").workers[0] == WorkerStatus("done", 1, own._replace(claimed_steps=4))
     assert second("add_counts", Counters()) == own._replace(claimed_steps=4)
     ledger = first("join")
     assert (ledger.seats[0].state, ledger.seats[0].starts) == (SeatState.ACTIVE, 2)
@@ -492,7 +492,7 @@ def test_after_a_ps_stood_still_everything_is_counted_once(tmp_path):
         # Whatever was left behind has arrived by now, or will change nothing.
         first("each", "add_counts", [(Counters(episodes=1),)] * 50)
         assert second("add_counts", Counters()) == expected._replace(episodes=50)
-        assert second("check")[0].counters == expected._replace(episodes=50)
+        assert second("check").workers[0].counters == expected._replace(episodes=50)
 
 
 @pytest.mark.cluster
@@ -515,7 +515,7 @@ def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
         assert second("claim_steps", 700, Counters())[0] == 700
         second("add_counts", Counters(env_steps=100))
         tell(cluster.spec, 0, 1, token, ALIVE)
-        wait_until(lambda: first("check")[1].state == "lost", 20, "the lease of worker 1 has run out")
+        wait_until(lambda: first("check").workers[1].state == "lost", 20, "the lease of worker 1 has run out")
         assert first("claim_steps", BUDGET, Counters()) == (
             BUDGET - 100,
             Counters(claimed_steps=BUDGET, env_steps=100),
@@ -535,5 +535,7 @@ def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
         second("join")
         assert second("claim_steps", 50, Counters())[0] == 50
         tell(cluster.spec, 0, 1, token, 1)
-        wait_until(lambda: first("check")[1].state == "lost", 1.9, "seat 1 is free at once, without waiting a lease")
+        wait_until(
+            lambda: first("check").workers[1].state == "lost", 1.9, "seat 1 is free at once, without waiting a lease"
+        )
         assert first("claim_steps", 60, Counters())[0] == 50
