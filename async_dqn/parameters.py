@@ -145,6 +145,11 @@ class ParameterStore(Protocol):
           computed_on: `updates` in the pull that the update was computed on. A store may drop what is too stale.
         """
 
+    def exchange(
+        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
+    ) -> tuple[Counters, Pulled]:
+        """Pushes, then pulls, as one: the parameters have the update in them, unless the store dropped it."""
+
     def refresh_target(self) -> None:
         """Copies online to target and counts a refresh."""
 
@@ -242,6 +247,11 @@ class LocalParameterStore:
             self.apply(update.astype(np.float32, copy=False), tf.constant(learning_rate, tf.float32))
             self._counters = advance(before, counts, self.total_steps)
             return before
+
+    def exchange(
+        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
+    ) -> tuple[Counters, Pulled]:
+        return self.push(update, learning_rate, counts, computed_on), self.pull()
 
     def refresh_target(self) -> None:
         with self._lock:

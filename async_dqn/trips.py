@@ -116,15 +116,18 @@ class TravellingClient(ParameterClient):
     def _make_trip(
         self, update: np.ndarray | None, computed_on: int, rate: float, counts: Counters, pull: bool, version: int
     ) -> _Trip:
-        before = None
+        before = pulled = None
         if update is not None:
-            before = self._store.push(update, rate, counts, computed_on)
+            if pull:
+                before, pulled = self._store.exchange(update, rate, counts, computed_on)
+            else:
+                before = self._store.push(update, rate, counts, computed_on)
             if self._is_dropped(before.updates - computed_on):
                 counts = counts._replace(updates=0, dropped=1)
             after = advance(before, counts, sys.maxsize)
         else:
             after = self._store.add_counts(counts)
-        pulled = self._store.pull() if pull else None
+            pulled = self._store.pull() if pull else None
         refreshed = pulled is not None and pulled.counters.target_refreshes != version
         return _Trip(after, before, pulled, self._store.pull_target() if refreshed else None)
 

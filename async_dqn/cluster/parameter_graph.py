@@ -96,9 +96,12 @@ class ParameterGraph:
         self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
         self.updates = [tf.compat.v1.placeholder(wire_dtype, [size]) for size in self.sizes]
         applied, refreshed = [], []
+        self.pull_applied: list[tf.Tensor] = []  # what `pull` gives, in the step of a push and after it
         for k, (online, target) in enumerate(zip(self.online, self.target, strict=True)):
             with tf.device(online.device):
                 applied.append(self._apply_if(may_apply, optimizer, k))
+                with tf.control_dependencies(applied[k:]):  # and so of counters that are older than the parameters
+                    self.pull_applied.append(tf.cast(online.read_value(), wire_dtype))
                 refreshed.append(target.assign(online.read_value(), read_value=False))
         with tf.device(ledger.device):
             self.ledger = ledger.read_value()

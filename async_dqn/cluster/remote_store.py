@@ -127,8 +127,11 @@ class RemoteParameterStore:
 
     def _count(
         self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None, computed_on: int = 0
-    ) -> _Counted:
-        """Adds `counts` exactly once, in the same step as `others`, which a lost step may or may not have done."""
+    ) -> tuple[_Counted, list[Any]]:
+        """Adds `counts` exactly once, in the same step as `others`, and gives what these were.
+
+        A lost step may or may not have done the others, and nothing is known of them then.
+        """
         with self._lock:  # tickets must arrive in the order in which they are drawn
             ticket = next(self._tickets)
             self._unsettled[ticket] = counts
@@ -137,15 +140,17 @@ class RemoteParameterStore:
                 self._nodes.ticket: ticket,
                 self._nodes.computed_on: computed_on,
             }
+            found: list[Any] = []
             try:
-                counted = self._parse_count(self._run([*self._nodes.counted, *others], counting | (feed or {})))
+                values = self._run([*self._nodes.counted, *others], counting | (feed or {}))
+                counted, found = self._parse_count(values), values[len(self._nodes.counted) :]
             except LostStep:
                 counted = self._parse_count(self._run_again(self._nodes.counted, counting))
                 counted = counted._replace(before=self._before(counted, counts, computed_on))
             if not counted.is_seated:
                 self._explain_refusal()
             del self._unsettled[ticket]
-        return counted
+        return counted, found
 
     @staticmethod
     def _parse_count(values: list[Any]) -> _Counted:
@@ -273,15 +278,31 @@ class RemoteParameterStore:
 
     def pull(self) -> Pulled:
         counters, *shards = self._run_again([self._nodes.counters, *self._nodes.pull])
-        return Pulled(_join(shards).astype(np.float32, copy=False), Counters(*map(int, counters)))
+        return self._pulled(shards, Counters(*map(int, counters)))
+
+    @staticmethod
+    def _pulled(shards: list[np.ndarray], counters: Counters) -> Pulled:
+        return Pulled(_join(shards).astype(np.float32, copy=False), counters)
 
     def pull_target(self) -> np.ndarray:
         return _join(self._run_again(self._nodes.pull_target))
 
     def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+        feed = self._updating(update, learning_rate)
+        counted, _ = self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on)
+        return counted.before
+
+    def exchange(
+        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
+    ) -> tuple[Counters, Pulled]:
+        feed = self._updating(update, learning_rate)
+        counted, shards = self._count(counts, *self._nodes.pull_applied, feed=feed, computed_on=computed_on)
+        pulled = self._pulled(shards, counted.after) if shards else self.pull()
+        return counted.before, pulled
+
+    def _updating(self, update: np.ndarray, learning_rate: float) -> dict[tf.Tensor, Any]:
         shards = self._split(update.astype(self._wire_dtype, copy=False))
-        feed = dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
-        return self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on).before
+        return dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
 
     def refresh_target(self) -> None:
         self._run_again(self._nodes.refresh)
@@ -291,7 +312,7 @@ class RemoteParameterStore:
         if wanted and counts.claimed_steps:  # what is given back comes first, and may be granted again
             self.add_counts(counts)
             counts = Counters()
-        counted = self._count(counts._replace(claimed_steps=wanted + counts.claimed_steps))
+        counted, _ = self._count(counts._replace(claimed_steps=wanted + counts.claimed_steps))
         return max(counted.granted, 0), counted.after
 
     def add_counts(self, counts: Counters) -> Counters:
