@@ -25,6 +25,7 @@ setup(
         "gymnasium>=1.1",
         "imageio>=2.31",
         "imageio-ffmpeg>=0.5",  # carries its own ffmpeg, for mp4 videos
+        "matplotlib>=3.9",
         "numpy>=1.26",
         "pillow>=10.0",
         "psutil>=5.9",

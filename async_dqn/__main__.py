@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -80,15 +80,34 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
             flags.DEFINE(parser, name, default, text, values, serializer)
 
 
+class Call(NamedTuple):
+    """What was asked for on the command line.
+
+    Attributes:
+      values: the flags.
+      operands: what is no flag.
+      arguments: the whole command line, as it was given.
+    """
+
+    values: flags.FlagValues
+    operands: Sequence[str]
+    arguments: Sequence[str]
+
+
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A sub-command: what it does, which flags it takes, and the function (flag values, arguments) -> exit code."""
+    """A sub-command: what it does, which flags it takes, and the function that gives its exit code.
+
+    Attributes:
+      operands: what it takes beside flags, as its usage says it; empty: nothing.
+    """
 
     help: str
-    run: Callable[[flags.FlagValues, Sequence[str]], int]
+    run: Callable[[Call], int]
     trains: bool = False
     joins_cluster: bool = False
     options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
+    operands: str = ""
 
 
 def _explicit(values: flags.FlagValues) -> dict[str, Any]:
@@ -106,9 +125,13 @@ def _auto_preset(env: str) -> str:
     return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
 
 
-def _make_config(values: flags.FlagValues, forced: dict[str, Any]) -> Config:
-    """Preset, then flags, then what the command itself decides; a resumed run starts from its own settings."""
-    explicit = _explicit(values) | forced
+def _make_config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str, Any] | None = None) -> Config:
+    """Preset, then flags, then what the command itself decides; a resumed run starts from its own settings.
+
+    Args:
+      defaults: settings of the command's own that take the place of those of the preset.
+    """
+    explicit = (defaults or {}) | _explicit(values) | forced
     if values.resume:
         if values.logdir is None:
             raise UserError("--resume needs --logdir=FOLDER of the run to go on with")
@@ -148,8 +171,8 @@ def _cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]
     return spec, index
 
 
-def _baseline(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _baseline(call: Call) -> int:
+    values = call.values
     config = _make_config(values, {"num_workers": 1, "num_ps": 1})
     run = _run_directory(values, config)
     devices.hide_gpus(devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ)))
@@ -159,13 +182,14 @@ def _baseline(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     print(f"run directory: {run.path}\n{memory}", flush=True)
-    code = baseline.run_baseline(config, problem, run, resume=values.resume, should_stop=_signals())
+    plain = values.progress == "plain"
+    code = baseline.run_baseline(config, problem, run, resume=values.resume, plain=plain, should_stop=_signals())
     print(_how_to_watch(run), flush=True)
     return code
 
 
-def _local(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _local(call: Call) -> int:
+    values = call.values
     config = _make_config(values, {})
     _check_max_restarts(values)
     run = _run_directory(values, config)
@@ -181,6 +205,7 @@ def _local(values: flags.FlagValues, arguments: Sequence[str]) -> int:
         resume=values.resume,
         max_restarts=values.max_restarts,
         private_network=values.private_network,
+        plain=values.progress == "plain",
         should_stop=_signals(),
     )
     print(_how_to_watch(run), flush=True)
@@ -192,9 +217,7 @@ def _check_max_restarts(values: flags.FlagValues) -> None:
         raise UserError(f"--max_restarts={values.max_restarts}: must be 0 to 1000")
 
 
-def _supervise(
-    job: str, index: int, config: Config, run: RunDirectory, values: flags.FlagValues, arguments: Sequence[str]
-) -> int:
+def _supervise(job: str, index: int, config: Config, run: RunDirectory, call: Call) -> int:
     """Runs this same command in a process of its own, which is started again when it fails or freezes."""
     from async_dqn.roles.supervisor import Task, supervise
 
@@ -203,12 +226,12 @@ def _supervise(
     def command(restarts: int) -> list[str]:
         resume = ["--resume"] if is_chief and restarts and run.config.exists() else []
         fixed = [f"--logdir={run.path}", "--max_restarts=0"]
-        return [sys.executable, "-m", "async_dqn", *arguments, *fixed, *resume]
+        return [sys.executable, "-m", "async_dqn", *call.arguments, *fixed, *resume]
 
     task = Task(
         f"{job} {index}",
         command,
-        max_restarts=values.max_restarts,
+        max_restarts=call.values.max_restarts,
         lease=config.lease,
         say=Progress().say,
         is_final=lambda: is_chief and run.has_failed(),
@@ -216,7 +239,8 @@ def _supervise(
     return supervise(task, _signals())
 
 
-def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+def _worker(call: Call) -> int:
+    values = call.values
     spec, index = _cluster_task(values, "worker")
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
     _check_max_restarts(values)
@@ -226,7 +250,7 @@ def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
         run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
     card = devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ))
     if values.max_restarts:
-        return _supervise("worker", index, config, run, values, arguments)
+        return _supervise("worker", index, config, run, call)
     devices.hide_gpus(card)
     from async_dqn.roles import assemble, preflight, worker
 
@@ -237,21 +261,22 @@ def _worker(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())
 
 
-def _ps(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+def _ps(call: Call) -> int:
+    values = call.values
     spec, index = _cluster_task(values, "ps")
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
     _check_max_restarts(values)
     if values.max_restarts:
         run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
-        return _supervise("ps", index, config, run, values, arguments)
+        return _supervise("ps", index, config, run, call)
     devices.hide_gpus(None)
     from async_dqn.roles import ps
 
     return ps.run_ps(config, spec, index, should_stop=_signals())
 
 
-def _doctor(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _doctor(call: Call) -> int:
+    values = call.values
     spec = ClusterSpec.load(values.cluster_spec) if values.cluster_spec is not None else None
     forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
     config = _make_config(values, forced)
@@ -267,8 +292,8 @@ def _existing_run(values: flags.FlagValues) -> RunDirectory:
     return RunDirectory(values.logdir)
 
 
-def _evaluate(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _evaluate(call: Call) -> int:
+    values = call.values
     run = _existing_run(values)
     if values.games < 1:
         raise UserError(f"--games={values.games}: must be at least 1")
@@ -281,8 +306,8 @@ def _evaluate(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, video=values.video)
 
 
-def _export(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _export(call: Call) -> int:
+    values = call.values
     run = _existing_run(values)
     config = run.read_config()
     devices.hide_gpus(None)
@@ -291,8 +316,8 @@ def _export(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     return evaluate.run_export(config, run, values.output or str(run.path / "export"))
 
 
-def _bench(values: flags.FlagValues, arguments: Sequence[str]) -> int:
-    del arguments
+def _bench(call: Call) -> int:
+    values = call.values
     from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
     from async_dqn.bench.work import Plan
 
@@ -318,6 +343,50 @@ def _bench(values: flags.FlagValues, arguments: Sequence[str]) -> int:
     return run_bench(bench)
 
 
+def _plot(call: Call) -> int:
+    values = call.values
+    if values.logdir is not None:
+        raise UserError(f"--logdir={values.logdir}: plot takes run directories as they are: async-dqn plot RUN ...")
+    from async_dqn.report import plot
+
+    return plot.run_plot(call.operands, x=values.x, smooth=values.smooth, output=values.output)
+
+
+def _compare(call: Call) -> int:
+    values = call.values
+    if values.quick and values.env is not None:
+        raise UserError(f"--quick: is on CartPole-v1; leave it or --env={values.env} out")
+    quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
+    config = _make_config(values, {}, quick)
+    from async_dqn.report.compare import Comparison, run_compare
+    from async_dqn.report.experiment import check_counts
+    from async_dqn.roles import preflight
+
+    counts = check_counts(values.worker_counts)
+    name = default_logdir(config.env, "compare")
+    comparison = Comparison(
+        config,
+        Path(values.logdir or name).absolute(),
+        worker_counts=counts,
+        num_seeds=values.seeds,
+        games=values.games,
+    )
+    spec, _ = preflight.resolve(config)
+    for trial in comparison.trials():
+        preflight.check_replay_memory(trial.config, spec, trial.config.num_workers)
+    return run_compare(comparison, _signals(), Progress(plain=values.progress == "plain"))
+
+
+def _status(call: Call) -> int:
+    if call.values.logdir is not None:
+        raise UserError(
+            f"--logdir={call.values.logdir}: status takes run directories as they are: async-dqn status RUN"
+        )
+    from async_dqn.report import status
+
+    return status.run_status(call.operands)
+
+
 def _signals() -> threading.Event:
     from async_dqn.roles import signals
 
@@ -334,6 +403,12 @@ def _how_to_watch(run: RunDirectory) -> str:
 
 _TEXT: flags.ArgumentParser = flags.ArgumentParser()
 _RESTARTS = "Start {} again at most so often when it fails or freezes."
+_PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
+    "progress",
+    flags.EnumParser(["auto", "plain"]),
+    "auto",
+    "auto: rewritten in place where there is a terminal; plain: lines that stay, for logs.",
+)
 COMMANDS = {
     "local": Command(
         "Train on a cluster of processes on this machine.",
@@ -348,9 +423,10 @@ COMMANDS = {
                 "Run in a network namespace, so that only this run's processes reach its ports: auto (where possible), "
                 "always, never.",
             ),
+            _PROGRESS,
         ),
     ),
-    "baseline": Command("Train in a single process.", _baseline, trains=True),
+    "baseline": Command("Train in a single process.", _baseline, trains=True, options=(_PROGRESS,)),
     "worker": Command(
         "Be one worker of a cluster.",
         _worker,
@@ -384,6 +460,33 @@ COMMANDS = {
         "Write a trained agent as a SavedModel that maps observations to action values.",
         _export,
         options=(("output", _TEXT, None, "Folder to write [LOGDIR/export]."),),
+    ),
+    "compare": Command(
+        "Train standard and asynchronous agents on the same work, in turn, and report on them.",
+        _compare,
+        trains=True,
+        options=(
+            ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
+            ("worker_counts", _TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
+            ("seeds", _Whole(), 2, "Runs of each kind, with --seed and those after it."),
+            ("games", _Whole(), 30, "Greedy games that every trained agent plays."),
+            _PROGRESS,
+        ),
+    ),
+    "status": Command(
+        "Say where runs stand: from another terminal, or another host that sees the run directory.",
+        _status,
+        operands="RUN [RUN ...]",
+    ),
+    "plot": Command(
+        "Draw the learning curves of any runs in one picture.",
+        _plot,
+        operands="RUN [RUN ...]",
+        options=(
+            ("x", flags.EnumParser(["steps", "time"]), "steps", "What to draw over: steps, time (wall clock)."),
+            ("smooth", _Whole(), 100, "Games that the running mean is over."),
+            ("output", _TEXT, "curves.png", "File to write: .png, .svg or .pdf."),
+        ),
     ),
     "bench": Command(
         "Measure how fast this machine learns, and where the time goes.",
@@ -422,8 +525,8 @@ def _check_argument(argument: str, command: str) -> None:
         raise UserError(f"argument {one_line(argument, 100)} is not UTF-8") from None
 
 
-def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
-    """The command and its flags, or a text to show instead."""
+def _parse(arguments: Sequence[str]) -> tuple[Command, Call] | str:
+    """The command and what is asked of it, or a text to show instead."""
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         return _usage()
     name, rest = arguments[0], list(arguments[1:])
@@ -434,16 +537,17 @@ def _parse(arguments: Sequence[str]) -> tuple[Command, flags.FlagValues] | str:
     values = flags.FlagValues()
     _define(values, COMMANDS[name])
     if "--help" in rest or "-h" in rest:
-        return f"async-dqn {name}: {COMMANDS[name].help}\n\n{values.main_module_help() or values.get_help()}"
+        usage = " ".join(["async-dqn", name, COMMANDS[name].operands]).strip()
+        return f"{usage}: {COMMANDS[name].help}\n\n{values.main_module_help() or values.get_help()}"
     try:
         leftover = values([f"async-dqn {name}", *rest])[1:]
     except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
         raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
     if values.logdir == "":
         raise UserError("--logdir= is empty; give a folder, or leave the flag out")
-    if leftover:
+    if leftover and not COMMANDS[name].operands:
         raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")
-    return COMMANDS[name], values
+    return COMMANDS[name], Call(values, leftover, arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -455,10 +559,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(parsed, str):
             print(parsed)
             return 0
-        command, values = parsed
-        verbose = values.verbose
+        command, call = parsed
+        verbose = call.values.verbose
         with contextlib.nullcontext() if verbose else quiet_stderr():
-            return command.run(values, arguments)
+            return command.run(call)
     except (UserError, RunError) as error:
         print(f"async-dqn: {one_line(error, 580)}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1

@@ -31,6 +31,7 @@ METRIC_FIELDS = (
     "staleness_mean",
 )
 _WARN_PERIOD = 60.0  # seconds
+_LONGEST_LINE = 1_024  # bytes; a row of metrics has some 200
 
 
 class CsvWriter:
@@ -95,6 +96,20 @@ def rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file that have all cells; none where there is no file."""
     lines = _whole_lines(path)
     return [row for row in _parse(lines) if row is not None]
+
+
+def last_rows(path: Path, number: int) -> list[dict[str, str]]:
+    """Up to `number` of the last rows of a CSV file, without reading all of it; none where there is no file."""
+    try:
+        with open(path, "rb") as file:
+            header = file.readline(_LONGEST_LINE)
+            begin = file.tell()
+            file.seek(max(begin, file.seek(0, os.SEEK_END) - (number + 1) * _LONGEST_LINE))
+            content = file.read() if file.tell() == begin else file.read().partition(b"\n")[2]
+    except FileNotFoundError:
+        return []
+    lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
+    return [row for row in _parse([header, *lines]) if row is not None][-number:]
 
 
 def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:

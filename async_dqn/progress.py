@@ -5,7 +5,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 
@@ -16,6 +16,12 @@ def format_seconds(seconds: float) -> str:
     hours, rest = divmod(int(seconds), 3600)
     minutes, second = divmod(rest, 60)
     return f"{hours}:{minutes:02d}:{second:02d}" if hours else f"{minutes}:{second:02d}"
+
+
+def count(number: int, what: str) -> str:
+    """1 restart, 2 restarts, 3 processes."""
+    plural = "es" if what.endswith("s") else "s"
+    return f"{number} {what}{'' if number == 1 else plural}"
 
 
 def progress_line(row: Mapping[str, Any], total_steps: int) -> str:
@@ -40,33 +46,51 @@ class Progress:
 
     Args:
       name: who is speaking, in front of every line that stays.
+      plain: nothing is rewritten on a terminal either.
+
+    Attributes:
+      is_in_place: whether the newest line takes the place of the one before.
     """
 
-    def __init__(self, stream: TextIO | None = None, plain_period: float = 30.0, name: str = ""):
+    def __init__(
+        self, stream: TextIO | None = None, plain_period: float = 30.0, name: str = "", *, plain: bool = False
+    ):
         self._prefix = f"{name}: " if name else ""
         self._stream = stream or sys.stdout
         self._plain_period = plain_period
-        self._in_place = self._stream.isatty()
+        self.is_in_place = self._stream.isatty() and not plain
         self._shown_at = -math.inf
-        self._width = 0
+        self._width = 0  # of the last line shown
+        self._num_below = 0
 
-    def show(self, line: str) -> None:
-        """Shows where the run stands."""
+    def show(self, line: str, below: Sequence[str] = ()) -> None:
+        """Shows where the run stands; in place also what is `below`, a few lines that change with it."""
         now = time.monotonic()
-        if self._in_place:
-            line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be rewritten
-            self._write("\r" + line.ljust(self._width))
-            self._width = len(line)
+        if self.is_in_place:
+            size = shutil.get_terminal_size()
+            if len(below) >= size.lines:
+                below = ()
+            lines = [text[: size.columns - 1] for text in (line, *below)]  # a wrapped line could not be rewritten
+            if below or self._num_below:
+                self._clear()
+            self._write("\r" + "\n".join(lines).ljust(self._width))
+            self._width, self._num_below = len(lines[-1]), len(below)
         elif now - self._shown_at >= self._plain_period:
             self._write(line + "\n")
             self._shown_at = now
 
     def say(self, line: str) -> None:
         """Writes a line that stays, above the progress line."""
-        if self._in_place and self._width:
-            self._write("\r" + " " * self._width + "\r")
-            self._width = 0
+        self._clear()
         self._write(f"{self._prefix}{line}\n")
+
+    def _clear(self) -> None:
+        """Wipes what is shown in place."""
+        if self._num_below:
+            self._write(f"\r\x1b[{self._num_below}A\x1b[J")  # up by so many lines; wipe to the end of the screen
+        elif self._width:
+            self._write("\r" + " " * self._width + "\r")
+        self._width = self._num_below = 0
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a log on a full disk, a terminal that was closed

@@ -21,6 +21,7 @@ from async_dqn.bench import command as bench_command
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.errors import UserError
+from async_dqn.report import compare
 from async_dqn.run_directory import RunDirectory
 
 LONGEST = 600
@@ -276,6 +277,7 @@ def calm(folder, monkeypatch):
         monkeypatch.setitem(sys.modules, f"async_dqn.roles.{path.stem}", mock.MagicMock())
     monkeypatch.setitem(sys.modules, "async_dqn.doctor.run", mock.MagicMock())
     monkeypatch.setattr(bench_command, "run_bench", lambda bench: 0)
+    monkeypatch.setattr(compare, "run_compare", lambda comparison, should_stop, progress: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CONFIG", raising=False)
     (folder / "spec.json").write_text(json.dumps({"ps": ["127.0.0.1:59998"], "worker": ["127.0.0.1:59999"]}))
@@ -326,6 +328,10 @@ OTHER_FLAGS = [
     "peer_python",
     "work",
     "quick",
+    "x",
+    "smooth",
+    "worker_counts",
+    "seeds",
 ]
 FOREIGN_FLAGS = ["flagfile", "undefok", "help", "helpfull", "helpxml", "no", "", "?", "h"]
 ENVS = ["CartPole-v1", "pong", "ALE/Pong-v5", "Pendulum-v1", "CliffWalking-v1", "Blackjack-v1", "CartPole-v99"]
@@ -357,7 +363,14 @@ def test_any_arguments_are_taken_or_refused_in_one_line(calm, monkeypatch, comma
 @pytest.mark.parametrize("name", sorted({*SETTINGS, *OTHER_FLAGS, "flagfile", "undefok"}))
 def test_every_flag_bears_hard_values(calm, name):
     worker = ["worker", "--preset=cartpole", "--cluster_spec=spec.json", "--task_index=0"]
-    others = [["local", "--preset=cartpole"], ["evaluate"], ["export", "--logdir=run"], ["bench"]]
+    others = [
+        ["local", "--preset=cartpole"],
+        ["evaluate"],
+        ["export", "--logdir=run"],
+        ["bench"],
+        ["plot", "no"],
+        ["compare", "--preset=cartpole"],
+    ]
     starts = [["local"]] if name in ("env", "preset") else [worker, *(others if name in OTHER_FLAGS else [])]
     for value in (*HARD_TEXT, *HARD_NUMBERS):
         for start in starts:
@@ -370,3 +383,4 @@ def test_any_text_in_place_of_the_command_or_of_a_flag(calm, text):
     call(["local", text])
     call(["local", f"--{text}"])
     call(["local", f"--{text}={text}"])
+    call(["plot", text, text])

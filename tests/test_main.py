@@ -253,7 +253,7 @@ def test_every_setting_is_a_flag_of_its_type(field):
     expected = {bool: False, str: "1", int: 1_000, float: 0.25}[field.type]
     parsed = command_line._parse(["local", f"--{field.name}={text}"])
     assert not isinstance(parsed, str)
-    explicit = command_line._explicit(parsed[1])
+    explicit = command_line._explicit(parsed[1].values)
     assert explicit == {field.name: expected}
     assert type(explicit[field.name]) is field.type
 
@@ -262,7 +262,7 @@ def test_every_setting_is_a_flag_of_its_type(field):
 def test_whole_numbers_may_be_written_in_many_ways(text):
     parsed = command_line._parse(["local", f"--replay_capacity={text}"])
     assert not isinstance(parsed, str)
-    assert command_line._explicit(parsed[1]) == {"replay_capacity": 200_000}
+    assert command_line._explicit(parsed[1].values) == {"replay_capacity": 200_000}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_the_environment_chooses_the_preset(env, preset):
 
 
 def test_an_unexpected_error_is_one_line_and_exit_code_1(capsys, monkeypatch):
-    def fail(values, arguments):
+    def fail(call):
         raise ZeroDivisionError("two\nlines")
 
     broken = dataclasses.replace(command_line.COMMANDS["baseline"], run=fail)

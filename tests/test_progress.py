@@ -1,11 +1,12 @@
 """The progress line, and where it is written."""
 
 import io
+import os
 
 import pytest
 
 from async_dqn import progress
-from async_dqn.progress import Progress, format_seconds, progress_line
+from async_dqn.progress import Progress, count, format_seconds, progress_line
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,14 @@ from async_dqn.progress import Progress, format_seconds, progress_line
 )
 def test_format_seconds(seconds, text):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "text"),
+    [(1, "restart", "1 restart"), (2, "restart", "2 restarts"), (0, "row", "0 rows"), (3, "process", "3 processes")],
+)
+def test_counts_are_in_words(number, what, text):
+    assert count(number, what) == text
 
 
 ROW = {
@@ -121,3 +130,41 @@ def test_on_a_terminal_what_is_said_stays_above_the_line(clock):
     shown.say("saved")
     shown.show("on")
     assert stream.getvalue() == "first\n" + "\rrunning" + "\r" + " " * len("running") + "\rsaved\n" + "\ron"
+
+
+def test_on_a_terminal_lines_below_are_wiped_with_the_one_above_them(clock):
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.show("running", ["one", "two"])
+    shown.show("on", ["three"])
+    shown.say("saved")
+    shown.show("alone")
+    up_two, up_one = "\r\x1b[2A\x1b[J", "\r\x1b[1A\x1b[J"
+    assert stream.getvalue() == f"\rrunning\none\ntwo{up_two}\ron\nthree{up_one}saved\n\ralone"
+
+
+def test_lines_below_go_once_there_are_none(clock):
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.show("running", ["one"])
+    shown.show("on")
+    shown.show("x")
+    assert stream.getvalue() == "\rrunning\none\r\x1b[1A\x1b[J\ron\rx "
+
+
+def test_lines_are_cut_to_the_terminal_and_left_out_where_it_is_too_low(clock, monkeypatch):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((5, 3)))
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.show("running", ["longer", "b"])
+    shown.show("running", ["a", "b", "c"])
+    assert stream.getvalue() == "\rrunn\nlong\nb\r\x1b[2A\x1b[J\rrunn"
+
+
+def test_plain_rewrites_nothing_on_a_terminal_either(clock):
+    stream = Terminal()
+    shown = Progress(stream, plain=True)
+    assert not shown.is_in_place
+    shown.show("running", ["below"])
+    shown.say("saved")
+    assert stream.getvalue() == "running\nsaved\n"

@@ -371,7 +371,7 @@ class LocalRun:
         config = types.SimpleNamespace(
             num_ps=num_ps, num_workers=num_workers, total_steps=10, lease=how.pop("lease", 20.0)
         )
-        how = {"resume": False, "max_restarts": 3, "private_network": "auto"} | how
+        how = {"resume": False, "max_restarts": 3, "private_network": "auto", "plain": False} | how
 
         def program(job: str, index: int) -> list[str]:
             name = f"{job} {index}"

@@ -17,7 +17,8 @@ from async_dqn.bench.window import Row, Sample, read_rows, values, window
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.errors import RunError, one_line
-from async_dqn.roles.supervisor import INTERRUPTED, Task, count
+from async_dqn.progress import count
+from async_dqn.roles.supervisor import INTERRUPTED, Task
 from async_dqn.run_directory import RunDirectory
 
 SECTION = "programs"

@@ -9,9 +9,9 @@ from async_dqn.bench.case import Case
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.environments import resolve
+from async_dqn.progress import count
 from async_dqn.replay import required_bytes
 from async_dqn.roles.preflight import available_bytes
-from async_dqn.roles.supervisor import count
 
 _REPLAY_SLOTS = (10_000, 100_000, 1_000_000)
 _NUM_ENVS = (1, 4, 8, 16, 32)

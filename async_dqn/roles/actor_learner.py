@@ -1,5 +1,6 @@
 """What the baseline and every worker do: run one agent, keep its own metrics and snapshots, report its games."""
 
+import collections
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ _FIELDS = (
     "episodes",
     "staleness_mean",
     "staleness_max",
+    "stalenesses",
     "steps_per_second",
     *(f"seconds_{part}" for part in PARTS),
     "resident_mb",
@@ -111,7 +113,9 @@ class WorkerMetrics:
             "resident_mb": self._process.memory_info().rss / 1e6,
         }
         seconds = {f"seconds_{part}": value for part, value in cycle.items()}
-        self._metrics.write({"wall_seconds": now - self._started, **self.totals, **of_interval, **seconds})
+        counts = " ".join(f"{value}:{times}" for value, times in sorted(collections.Counter(stalenesses).items()))
+        row = {"wall_seconds": now - self._started, "stalenesses": counts, **self.totals, **of_interval, **seconds}
+        self._metrics.write(row)
         spent = {part: cycle[part] - self._cycle[part] for part in cycle}
         shares = {f"cycle_percent/{part}": 100 * value / sum(spent.values()) for part, value in spent.items()}
         self._tensorboard.write(of_interval | shares, self._client.env_steps)

@@ -23,10 +23,15 @@ def run_baseline(
     run: RunDirectory,
     *,
     resume: bool,
+    plain: bool,
     should_stop: threading.Event,
 ) -> int:
-    """Trains in this process. Gives the exit code."""
-    progress = Progress()
+    """Trains in this process. Gives the exit code.
+
+    Args:
+      plain: show progress as lines that stay, on a terminal too.
+    """
+    progress = Progress(plain=plain)
     num_threads = devices.threads_of_worker(config)
     devices.configure_eager(config, num_threads)
     store = LocalParameterStore(problem.layout.num_parameters, assemble.make_optimizer(config), config.total_steps)

@@ -14,9 +14,11 @@ from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.csv_log import METRIC_FIELDS
 from async_dqn.errors import RunError
-from async_dqn.progress import Progress, format_seconds, progress_line
+from async_dqn.progress import Progress, count, format_seconds, progress_line
+from async_dqn.report.runs import read_worker
+from async_dqn.report.status import worker_table
 from async_dqn.roles.private_network import PrivateNetwork
-from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, count, kill, wait
+from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, kill, wait
 from async_dqn.run_directory import RunDirectory
 
 _GRACE = 10.0  # seconds in which the others may end by themselves once one has ended the run
@@ -37,6 +39,7 @@ def run_local(
     resume: bool,
     max_restarts: int,
     private_network: str,
+    plain: bool,
     should_stop: threading.Event,
     program: Callable[[str, int], Sequence[str]] = _program,
 ) -> int:
@@ -47,6 +50,7 @@ def run_local(
       flags: the settings as flags, passed on to every process.
       resume: go on from the run directory's newest checkpoint.
       max_restarts: how often each process is started again when it fails or freezes.
+      plain: show progress as lines that stay, on a terminal too.
       private_network: whether only this run's processes can reach its ports: always, never, or auto: if possible.
       should_stop: set when the user interrupts.
       program: the command of a job and task index, before the flags.
@@ -54,7 +58,7 @@ def run_local(
     Raises:
       RunError: a private network is always asked for, but not possible.
     """
-    progress = Progress()
+    progress = Progress(plain=plain)
     run.create()
     run.logs.mkdir(exist_ok=True)
     progress.say(f"run directory: {run.path}")
@@ -90,7 +94,7 @@ def run_local(
         servers = [make_task("ps", index) for index in range(config.num_ps)]
         workers = [make_task("worker", index) for index in range(config.num_workers)]
         progress.say(f"starting {config.num_ps} ps and {count(config.num_workers, 'worker')} (logs in {run.logs})")
-        watch = _Watch(run, [*servers, *workers], progress, config.total_steps)
+        watch = _Watch(run, servers, workers, progress, config.total_steps)
         code = _supervise(servers, workers, watch, should_stop)
     for task in (*servers, *workers):
         restarts = f" after {count(task.restarts, 'restart')}" if task.restarts else ""
@@ -232,10 +236,13 @@ class _Tail:
 class _Watch:
     """Shows on one terminal how the run stands, and what its processes have to say."""
 
-    def __init__(self, run: RunDirectory, tasks: Sequence[Task], progress: Progress, total_steps: int):
+    def __init__(
+        self, run: RunDirectory, servers: Sequence[Task], workers: Sequence[Task], progress: Progress, total_steps: int
+    ):
+        self._run, self._workers = run, workers
         self._progress, self._total_steps = progress, total_steps
         self._rows = _Tail(run.metrics)
-        self._logs = [(task.name, _Tail(task.log)) for task in tasks if task.log]
+        self._logs = [(task.name, _Tail(task.log)) for task in (*servers, *workers) if task.log]
 
     def look(self) -> None:
         """Shows what is new."""
@@ -246,4 +253,16 @@ class _Watch:
         for line in self._rows.read():
             with contextlib.suppress(ValueError):  # the header, or half a line where the file was cut back
                 row = [float(cell or "nan") for cell in line.split(",")]
-                self._progress.show(progress_line(dict(zip(METRIC_FIELDS, row, strict=True)), self._total_steps))
+                line = progress_line(dict(zip(METRIC_FIELDS, row, strict=True)), self._total_steps)
+                self._progress.show(line, self._below() if self._progress.is_in_place else ())
+
+    def _below(self) -> list[str]:
+        """A line on each worker."""
+        rows = [(task.name, _state(task), read_worker(self._run.path, i)) for i, task in enumerate(self._workers)]
+        return worker_table(rows)
+
+
+def _state(task: Task) -> str:
+    if task.is_running:
+        return "frozen" if task.is_frozen else "running"
+    return f"ended ({task.code})" if task.is_over else "starts again"

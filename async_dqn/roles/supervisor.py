@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from async_dqn.progress import count
+
 POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
 INTERRUPTED = 130  # the exit code of a process that a user has ended
 _BAD_ARGUMENTS = 2
@@ -231,11 +233,6 @@ def supervise(task: Task, should_stop: threading.Event) -> int:
     if task.code in _FINAL:
         return task.code
     return INTERRUPTED if should_stop.is_set() else 1
-
-
-def count(number: int, what: str) -> str:
-    """1 restart, 2 restarts."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _describe(code: int) -> str:

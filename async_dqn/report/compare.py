@@ -1,0 +1,89 @@
+"""`async-dqn compare`: trains standard and asynchronous agents on the same work, in turn, and reports on them."""
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from async_dqn.bench import machine
+from async_dqn.checkpoints import write_atomically
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+from async_dqn.progress import Progress
+from async_dqn.report import experiment, findings, page
+from async_dqn.report.experiment import Trial
+from async_dqn.report.runs import read_run
+from async_dqn.roles.supervisor import INTERRUPTED
+
+_MAX_SEEDS = 100
+_MAX_GAMES = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One call of the command.
+
+    Attributes:
+      config: the settings that all runs share.
+      folder: where runs, pictures and report lie; one that holds this comparison already is gone on with.
+      worker_counts: of the clusters.
+      num_seeds: runs of each kind.
+      games: greedy games that every trained agent plays.
+
+    Raises:
+      UserError: at construction, naming the flag, the value and what is allowed.
+    """
+
+    config: Config
+    folder: Path
+    worker_counts: Sequence[int]
+    num_seeds: int
+    games: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_seeds <= _MAX_SEEDS:
+            raise UserError(f"--seeds={self.num_seeds}: must be 1 to {_MAX_SEEDS}")
+        if not 1 <= self.games <= _MAX_GAMES:
+            raise UserError(f"--games={self.games}: must be 1 to {_MAX_GAMES}")
+
+    def trials(self) -> list[Trial]:
+        """The standard agent first, then each cluster; seed by seed."""
+        counts = (0, *self.worker_counts)
+        return experiment.trials(self.config, self.folder, worker_counts=counts, num_seeds=self.num_seeds)
+
+
+def run_compare(comparison: Comparison, should_stop: threading.Event, progress: Progress) -> int:
+    """Trains what is left, and writes the report after every run. Gives the exit code: 0, 1 if any failed, or 130.
+
+    Raises UserError where the folder cannot be used, before anything starts.
+    """
+    plan = comparison.trials()
+    known = experiment.begin(comparison.folder, comparison.config, machine.describe())
+    progress.say(f"{experiment.summary_line(plan)}; report in {comparison.folder / 'report.html'}")
+    codes = []
+    for trial, code in experiment.run_all(plan, progress, games=comparison.games, should_stop=should_stop):
+        codes.append(code)
+        if code not in (0, INTERRUPTED):
+            progress.say(f"{trial.title}: exit code {code}, see {trial.path}.log")
+        _report(comparison, plan, known.get("origin", {}), progress)
+    if INTERRUPTED in codes:
+        progress.say("interrupted; the same command goes on from here")
+        return INTERRUPTED
+    return int(any(codes))
+
+
+def _report(comparison: Comparison, plan: Sequence[Trial], origin: Any, progress: Progress) -> None:
+    """Writes report.md and report.html on what there is."""
+    found = [findings.Found(trial, read_run(trial.path)) for trial in plan if trial.run.config.exists()]
+    if not found:
+        return
+    title = f"Standard against asynchronous DQN on {comparison.config.env}"
+    try:
+        made = findings.sections(
+            found, origin if isinstance(origin, dict) else {}, comparison.folder, num_planned=len(plan)
+        )
+        write_atomically(comparison.folder / "report.md", page.markdown(title, made).encode())
+        write_atomically(comparison.folder / "report.html", page.page(title, made, comparison.folder).encode())
+    except OSError as error:
+        progress.say(f"could not write the report: {error}")

@@ -1,0 +1,226 @@
+"""A set of training runs that are to be compared: which, in what order, and where it was left."""
+
+import contextlib
+import functools
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from async_dqn.checkpoints import read_regular, write_atomically
+from async_dqn.config import Config
+from async_dqn.csv_log import last_rows
+from async_dqn.errors import UserError
+from async_dqn.progress import Progress, count, format_seconds, progress_line
+from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, wait
+from async_dqn.run_directory import RunDirectory
+
+STANDARD = "standard"
+_FILE = "compare.json"
+_ENDED = ("finished", "solved")
+_PATIENCE = 30.0  # seconds that a run may take to save and end
+_OF_A_TRIAL = ("seed", "num_ps", "num_workers")  # settings that are a trial's own
+
+
+class Trial(NamedTuple):
+    """One training run.
+
+    Attributes:
+      name: of its kind: standard, or async-2 for two workers.
+      job: the command that trains it.
+      config: its settings.
+      path: its run directory.
+    """
+
+    name: str
+    job: str
+    config: Config
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.name}, seed {self.config.seed}"
+
+    @property
+    def run(self) -> RunDirectory:
+        """Where it lies."""
+        return RunDirectory(self.path)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has trained to its end, or failed in a way that going on would not mend."""
+        return self.run.exit_reason() in _ENDED or self.run.has_failed()
+
+
+def trials(config: Config, folder: Path, *, worker_counts: Sequence[int], num_seeds: int) -> list[Trial]:
+    """Every kind with every seed: seed by seed, so that whatever slows the machine for an hour meets all kinds alike.
+
+    Args:
+      config: the settings that all share; its seed is the first one.
+      worker_counts: of the clusters; 0 stands for the standard agent, in a single process.
+      num_seeds: of each kind.
+    """
+    found = []
+    for seed in range(config.seed, config.seed + num_seeds):
+        for number in worker_counts:
+            name = f"async-{number}" if number else STANDARD
+            own = {"seed": seed, "num_workers": max(number, 1), "num_ps": config.num_ps if number else 1}
+            path = folder / "runs" / f"{name}-seed-{seed}"
+            settings = Config.from_dict(config.to_dict() | own)
+            found.append(Trial(name, "local" if number else "baseline", settings, path))
+    return found
+
+
+def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the folder of a comparison, or goes on with the one that lies there. Gives what its file says.
+
+    Raises:
+      UserError: something else lies there, or a comparison of other settings.
+    """
+    path = folder / _FILE
+    shared = {name: value for name, value in config.to_dict().items() if name not in _OF_A_TRIAL}
+    try:
+        if path.exists():
+            known = json.loads(read_regular(path))
+            _check_settings(folder, known.get("settings"), shared)
+            return known
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"--logdir={folder} holds something else (no {_FILE}); give another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        known = {"settings": shared, "origin": dict(described)}
+        write_atomically(path, json.dumps(known, indent=1).encode() + b"\n")
+        return known
+    except OSError as error:
+        raise UserError(f"--logdir={folder}: {error.strerror}; give another folder") from error
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read; give another --logdir") from error
+
+
+def _check_settings(folder: Path, known: Any, wanted: Mapping[str, Any]) -> None:
+    if not isinstance(known, dict):
+        raise ValueError("no settings")
+    for name, value in wanted.items():
+        if known.get(name) != value:
+            raise UserError(
+                f"--logdir={folder} holds a comparison with --{name}={known.get(name)}, not {value}; "
+                "go on with its own settings, or give another folder"
+            )
+
+
+def train(trial: Trial, show: Callable[[str], None], say: Callable[[str], None], should_stop: threading.Event) -> int:
+    """Trains one to its end, from where it was left. Gives the exit code of the run.
+
+    Args:
+      show: takes the newest line on how it stands.
+      say: takes a line on what went wrong.
+    """
+    goes_on = trial.run.config.exists()
+    flags = [f"--{name}={value}" for name, value in trial.config.to_dict().items()]
+    command = [sys.executable, "-m", "async_dqn", trial.job, *flags, f"--logdir={trial.path}"]
+    trial.path.mkdir(parents=True, exist_ok=True)
+    return _run(
+        trial.title,
+        [*command, *(["--resume"] if goes_on else [])],
+        trial.path.with_name(f"{trial.path.name}.log"),
+        lambda: show(_standing(trial)),
+        say,
+        should_stop,
+    )
+
+
+def evaluate(trial: Trial, games: int, say: Callable[[str], None], should_stop: threading.Event) -> int:
+    """Plays greedy games with what was trained, unless that has been done. Gives the exit code."""
+    if (trial.path / "evaluation.json").exists():
+        return 0
+    command = [sys.executable, "-m", "async_dqn", "evaluate", f"--logdir={trial.path}", f"--games={games}"]
+    log = trial.path.with_name(f"{trial.path.name}.log")
+    return _run(f"evaluation of {trial.title}", command, log, lambda: None, say, should_stop)
+
+
+def _run(
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    look: Callable[[], None],
+    say: Callable[[str], None],
+    should_stop: threading.Event,
+) -> int:
+    """Runs a command until it ends, or is asked to. Gives its exit code."""
+    task = Task(name, lambda restarts: command, max_restarts=0, lease=math.inf, say=say, log=log)
+    task.start()
+    try:
+        while not task.is_over and not should_stop.is_set():
+            time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
+            task.poll()
+            look()
+        task.terminate()
+        wait([task], _PATIENCE)
+    finally:
+        task.kill()
+        wait([task], _PATIENCE)
+    return INTERRUPTED if should_stop.is_set() else task.code or 0
+
+
+def _standing(trial: Trial) -> str:
+    """How a run stands, from its files."""
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+        row = {name: float(cell or "nan") for name, cell in last_rows(trial.run.metrics, 1)[-1].items()}
+        return progress_line(row, trial.config.total_steps)
+    return "starting"
+
+
+def _show(progress: Progress, header: str, line: str) -> None:
+    progress.show(f"{header} | {line}")
+
+
+def run_all(
+    plan: Sequence[Trial], progress: Progress, *, games: int, should_stop: threading.Event
+) -> Iterator[tuple[Trial, int]]:
+    """Trains and evaluates what has not been, in order. Gives each with its exit code once it is over.
+
+    Ends with the first that was interrupted.
+    """
+    took: list[float] = []
+    for number, trial in enumerate(plan, 1):
+        begun = time.monotonic()
+        left = sum(not other.is_over for other in plan[number - 1 :])
+        hint = f", about {format_seconds(left * sum(took) / len(took))} left in all" if took and left else ""
+        header = f"{number} of {len(plan)}: {trial.title}{hint}"
+        code = 0
+        if not trial.is_over:
+            progress.say(header)
+            show = functools.partial(_show, progress, header)
+            code = train(trial, show, progress.say, should_stop)
+            took.append(time.monotonic() - begun)
+        if code == 0 and not trial.run.has_failed():
+            progress.show(f"{header} | greedy games")
+            code = evaluate(trial, games, progress.say, should_stop)
+        yield trial, code
+        if code == INTERRUPTED:
+            return
+
+
+def check_counts(text: str) -> tuple[int, ...]:
+    """Worker counts from "1,2,4", each once. Raises UserError."""
+    numbers = _whole_numbers(text)
+    if numbers is None or not all(1 <= number <= 512 for number in numbers):
+        raise UserError(f"--worker_counts={text}: must be numbers of workers from 1 to 512, such as 2 or 1,2,4")
+    return tuple(dict.fromkeys(numbers))
+
+
+def _whole_numbers(text: str) -> Iterable[int] | None:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return None
+
+
+def summary_line(plan: Sequence[Trial]) -> str:
+    """What will be done, in a line."""
+    over = sum(trial.is_over for trial in plan)
+    return f"{count(len(plan), 'run')}, {over} of them done" if over else count(len(plan), "run")

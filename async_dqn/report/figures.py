@@ -1,0 +1,207 @@
+"""Pictures of runs, drawn without a screen, in the colours of Okabe and Ito, which the colour-blind can tell apart."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from async_dqn.report.runs import Run, running_mean
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+AXES = ("steps", "time")
+_MAX_DOTS = 4_000  # games drawn one by one, of each run
+_MAX_TOLD = 3  # settings in a label
+_GRID = 400  # points of a mean over seeds
+_MAX_STALENESS = 60  # that has a bar of its own
+_HOUR, _MINUTE = 3_600.0, 60.0
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.hashsalt": "async-dqn",  # the same picture is the same file
+}
+
+
+class Curve(NamedTuple):
+    """The running mean of one run, or of several at equal settings.
+
+    Attributes:
+      label: for the legend.
+      runs: those that it is made of.
+    """
+
+    label: str
+    runs: Sequence[Run]
+
+
+def group(runs: Sequence[Run]) -> list[Curve]:
+    """Runs that differ in their seeds at most share a curve. Labels tell the curves apart, by settings if need be."""
+    groups: dict[tuple, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_key(run), []).append(run)
+    curves = []
+    for members in groups.values():
+        first = members[0]
+        alike = [others[0] for others in groups.values() if others[0].kind == first.kind]
+        curves.append(Curve(", ".join([first.kind, *_tell_apart(first, alike)]), members))
+    return curves
+
+
+def _tell_apart(run: Run, alike: Sequence[Run]) -> list[str]:
+    """What sets a run off from others of its kind: a few settings, or else the name of its folder."""
+    if len(alike) < 2:
+        return []
+    differing = _differing([one.settings for one in alike])
+    if 0 < len(differing) <= _MAX_TOLD:
+        return [f"{name}={run.settings[name]}" for name in differing]
+    return [run.path.resolve().name]
+
+
+_PLACES = ("num_ps", "num_workers", "seed", "gpus", "threads")  # of a kind, or of no meaning for what is learned
+
+
+def _key(run: Run) -> tuple:
+    settings = {name: value for name, value in run.settings.items() if name != "seed"}
+    return (run.kind, *sorted((name, str(value)) for name, value in settings.items()))
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of settings that all have, and not all the same."""
+    names = [name for name in settings[0] if name not in _PLACES and all(name in one for one in settings)]
+    return [name for name in names if len({str(one[name]) for one in settings}) > 1]
+
+
+def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
+    """Return against agent steps or wall-clock time: every game faint, the running mean strong.
+
+    Several runs in a curve are their mean, in a band from the least to the most of them.
+
+    Args:
+      x: one of AXES.
+      window: games that a running mean is over.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 4.8), layout="constrained")
+        axes = figure.add_subplot()
+        longest = max((_x(run, x)[-1] for curve in curves for run in curve.runs if len(run.steps)), default=0.0)
+        unit, divisor = _unit(x, longest)
+        for curve, colour in zip(curves, itertools.cycle(COLOURS), strict=False):
+            _draw(axes, curve, colour, x, divisor, window)
+        goals = {_goal(run) for curve in curves for run in curve.runs}
+        goal = goals.pop()
+        if goal is not None and not goals:
+            axes.axhline(goal, color="0.4", linewidth=1, linestyle="--", zorder=1)
+            axes.annotate(
+                f"goal {goal:g}", (1, goal), (-2, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
+                ha="right", fontsize=8, color="0.4",
+            )  # fmt: skip
+        axes.set_xlim(left=0)
+        axes.set_xlabel(unit)
+        axes.set_ylabel("return of a game (unclipped)")
+        axes.set_title(_title(curves), loc="left", fontsize=11)
+        figure.legend(loc="outside lower center", ncols=1 if _is_wordy(curves) else 2, fontsize=9)
+        return figure
+
+
+def staleness(counts: Mapping[str, Mapping[int, int]]) -> Figure:
+    """How often an update was how stale, in percent, by kind of run. Raises ValueError where there is nothing to show.
+
+    Args:
+      counts: updates by their staleness, by the name of the kind.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        width = 0.8 / len(counts)
+        highest = max(max(those) for those in counts.values())
+        bars = np.arange(min(highest, _MAX_STALENESS) + 1)
+        for place, ((name, those), colour) in enumerate(zip(counts.items(), itertools.cycle(COLOURS), strict=False)):
+            total = sum(those.values())
+            shares = [100 * those.get(int(bar), 0) / total for bar in bars]
+            shares[-1] += 100 * sum(times for value, times in those.items() if value > bars[-1]) / total
+            axes.bar(bars + (place - (len(counts) - 1) / 2) * width, shares, width, color=colour, label=name)
+        axes.set_xticks(bars[:: -(-len(bars) // 20)])
+        over = " (the last bar: or more)" if highest > bars[-1] else ""
+        axes.set_xlabel(f"staleness, in updates{over}")
+        axes.set_ylabel("% of updates")
+        axes.legend(fontsize=9)
+        return figure
+
+
+def _draw(axes: Axes, curve: Curve, colour: str, x: str, divisor: float, window: int) -> None:
+    lines = []
+    for run in curve.runs:
+        where = _x(run, x) / divisor
+        known = np.isfinite(where)
+        where, returns = where[known], run.returns[known]
+        if not len(where):
+            continue
+        thin = slice(None, None, -(-len(where) // _MAX_DOTS))
+        faint = float(np.clip(100 / len(where), 0.1, 0.4))
+        axes.plot(
+            where[thin], returns[thin], ".", color=colour, alpha=faint, markersize=4, markeredgewidth=0, rasterized=True
+        )
+        lines.append((where, running_mean(returns, window)))
+    label = _legend(curve, window)
+    if len(lines) < 2:
+        where, mean = lines[0] if lines else (np.empty(0), np.empty(0))
+        axes.plot(where, mean, color=colour, linewidth=2, label=label)
+        return
+    grid = np.linspace(max(where[0] for where, _ in lines), max(where[-1] for where, _ in lines), _GRID)
+    means = np.stack([np.where(grid <= where[-1], np.interp(grid, where, mean), np.nan) for where, mean in lines])
+    alive = np.isfinite(means).sum(axis=0)  # a run that has ended is no longer part of the mean
+    axes.plot(grid, np.nansum(means, axis=0) / alive, color=colour, linewidth=2, label=label)
+    axes.fill_between(
+        grid, np.nanmin(means, axis=0), np.nanmax(means, axis=0), color=colour, alpha=0.2, linewidth=0, where=alive > 1
+    )
+
+
+def _legend(curve: Curve, window: int) -> str:
+    together = f", {len(curve.runs)} runs" if len(curve.runs) > 1 else ""
+    notes = dict.fromkeys(note for run in curve.runs for note in run.notes)
+    return f"{curve.label}{together}; mean of {window} games" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _is_wordy(curves: Sequence[Curve]) -> bool:
+    return max(len(_legend(curve, 100)) for curve in curves) > 45
+
+
+def _x(run: Run, x: str) -> np.ndarray:
+    return run.steps if x == "steps" else run.seconds
+
+
+def _unit(x: str, longest: float) -> tuple[str, float]:
+    """What the axis says, and what to divide by."""
+    if x == "steps":
+        return ("agent steps (millions)", 1e6) if longest >= 1e6 else ("agent steps (thousands)", 1e3)
+    if longest >= 3 * _HOUR:
+        return "wall-clock time (hours)", _HOUR
+    return ("wall-clock time (minutes)", _MINUTE) if longest >= 3 * _MINUTE else ("wall-clock time (seconds)", 1.0)
+
+
+def _goal(run: Run) -> float | None:
+    goal = run.settings.get("stop_at_return")
+    return float(goal) if isinstance(goal, int | float) and np.isfinite(goal) else None
+
+
+def _title(curves: Sequence[Curve]) -> str:
+    runs = [run for curve in curves for run in curve.runs]
+    names = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
+    protocols = dict.fromkeys(str(run.settings.get("protocol", "?")) for run in runs)
+    return f"{', '.join(names)}, protocol {', '.join(protocols)}"
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a picture; the format is that of the name. Raises OSError."""
+    metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(path, dpi=150, metadata=metadata[path.suffix])

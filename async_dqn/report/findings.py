@@ -1,0 +1,197 @@
+"""What a set of runs shows: its tables and pictures, from their files alone."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from async_dqn.bench.tables import cell, number
+from async_dqn.checkpoints import read_regular
+from async_dqn.progress import count, format_seconds
+from async_dqn.report import figures
+from async_dqn.report.experiment import STANDARD, Trial
+from async_dqn.report.page import Picture, Section, Table, Text
+from async_dqn.report.runs import Run, read_stalenesses, read_worker
+
+_WINDOW = 100  # games of a running mean, as of the goal
+
+
+class Found(NamedTuple):
+    """A trial that has left files."""
+
+    trial: Trial
+    run: Run
+
+    def summary(self, name: str) -> float:
+        """A number of summary.json; NaN where it has none."""
+        return _finite(self.run.summary.get(name))
+
+    @property
+    def greedy(self) -> float:
+        """Mean return of its greedy games; NaN before they were played."""
+        try:
+            return _finite(json.loads(read_regular(self.run.path / "evaluation.json")).get("mean"))
+        except Exception:  # it may be missing, or anything
+            return math.nan
+
+
+def _finite(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+
+
+def _per_second(name: str) -> Callable[[Found], float]:
+    return lambda found: found.summary(name) / found.summary("wall_seconds")
+
+
+_COLUMNS: Mapping[str, Callable[[Found], float]] = {
+    "agent steps to the goal": lambda found: found.summary("solved_at_steps"),
+    "minutes to the goal": lambda found: found.summary("solved_at_seconds") / 60,
+    "steps/s": _per_second("env_steps"),
+    "minibatches/s": _per_second("minibatches"),
+    "updates/s": _per_second("updates"),
+    "mean staleness": lambda found: found.summary("staleness_mean"),
+    "greedy games, mean return": lambda found: found.greedy,
+}
+
+
+def _kinds(found: Sequence[Found]) -> dict[str, list[Found]]:
+    kinds: dict[str, list[Found]] = {}
+    for one in found:
+        kinds.setdefault(one.trial.name, []).append(one)
+    return kinds
+
+
+def _values(found: Sequence[Found], column: str) -> list[float]:
+    return [value for value in map(_COLUMNS[column], found) if math.isfinite(value)]
+
+
+def result_table(found: Sequence[Found]) -> Table:
+    """A row for each kind: medians over seeds, and their ranges."""
+    kinds = _kinds(found)
+    reached = "reached the goal"
+    rows = []
+    for name, members in kinds.items():
+        solved = len(_values(members, "minutes to the goal"))
+        cells = [cell(_values(members, column)) for column in _COLUMNS]
+        rows.append([name, f"{solved} of {len(members)}", *cells, _speed_up(kinds, members)])
+    return Table(["", reached, *_COLUMNS, "speed-up"], rows)
+
+
+def _speed_up(kinds: Mapping[str, Sequence[Found]], members: Sequence[Found]) -> str:
+    """Of the median time to the goal, over the standard agent's; only where every run of both has reached it."""
+    standard = kinds.get(STANDARD, [])
+    times = [_values(one, "minutes to the goal") for one in (standard, members)]
+    if not standard or any(len(values) < len(one) for values, one in zip(times, (standard, members), strict=True)):
+        return "-"
+    return f"{number(statistics.median(times[0]) / statistics.median(times[1]))} x"
+
+
+def run_table(found: Sequence[Found]) -> Table:
+    """A row for each run."""
+    header = ["", "ended", "agent steps", "wall clock", "best mean of 100 games", "greedy games"]
+    rows = [
+        [
+            one.trial.title,
+            str(one.run.summary.get("exit_reason", "-")).partition(":")[0],
+            number_of(one.summary("env_steps")),
+            format_seconds(one.summary("wall_seconds")),
+            number(one.summary("best_mean_return_100")),
+            number(one.greedy),
+        ]
+        for one in found
+    ]
+    return Table(header, rows)
+
+
+def number_of(value: float) -> str:
+    """Whole, with commas; a dash where it is not known."""
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def worker_table(found: Sequence[Found]) -> Table:
+    """What each worker did: its share, its replay ratio, its memory, its wait."""
+    header = ["", "agent steps", "minibatches", "minibatches per step", "waiting for ps", "memory at the end"]
+    rows = []
+    for one in found:
+        for index in range(one.trial.config.num_workers):
+            worker = read_worker(one.run.path, index)
+            if worker is None:
+                continue
+            ratio = worker.minibatches / worker.env_steps if worker.env_steps else math.nan
+            waiting = f"{worker.waiting_percent:.1f} %" if math.isfinite(worker.waiting_percent) else "-"
+            memory = f"{worker.resident_mb:,.0f} MB" if math.isfinite(worker.resident_mb) else "-"
+            cells = [number_of(worker.env_steps), number_of(worker.minibatches), number(ratio), waiting, memory]
+            rows.append([f"{one.trial.title}: worker {index}", *cells])
+    return Table(header, rows)
+
+
+def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *, num_planned: int) -> list[Section]:
+    """The whole report; draws its pictures into `folder`/figures. Raises OSError."""
+    runs = [one.run for one in found]
+    curves = figures.group(runs)
+    pictures = []
+    for x, what in (("steps", "agent steps of all workers"), ("time", "wall-clock time")):
+        file = f"figures/return-{x}.png"
+        figures.save(figures.learning_curves(curves, x, window=_WINDOW), folder / file)
+        pictures.append(Picture(file, f"Return of every game (faint) and the mean of {_WINDOW} (strong) over {what}."))
+    blocks: list[Text | Table | Picture] = []
+    if len(found) < num_planned:
+        blocks.append(Text([f"Not complete: {count(len(found), 'run')} of {num_planned} so far."]))
+    notes = [f"{one.trial.title}: {'; '.join(one.run.notes)}" for one in found if one.run.notes]
+    return [
+        Section("Result", [*blocks, result_table(found), Text([_how_to_read(found)])]),
+        Section("Learning curves", pictures),
+        Section("Staleness", [_staleness(found, folder)]),
+        Section("Runs", [run_table(found), *([Text(notes)] if notes else [])]),
+        Section("Workers", [worker_table(found)]),
+        Section("How it was made", [Text(_provenance(origin, found))]),
+    ]
+
+
+def _how_to_read(found: Sequence[Found]) -> str:
+    seeds = max(len(members) for members in _kinds(found).values())
+    few = "one seed says little on steps to the goal" if seeds == 1 else f"{seeds} seeds say little on its spread"
+    return (
+        "Cells are the median over seeds and [least - most]. All kinds have the same settings; the speed-up is that of "
+        f"the median wall-clock time to the goal over the standard agent's, on this machine. {few.capitalize()}."
+    )
+
+
+def _staleness(found: Sequence[Found], folder: Path) -> Picture | Text:
+    counts: dict[str, Counter[int]] = {}
+    for one in found:
+        if one.trial.name != STANDARD:
+            own = read_stalenesses(one.run.path, one.trial.config.num_workers)
+            counts[one.trial.name] = counts.get(one.trial.name, Counter()) + own
+    counts = {name: those for name, those in counts.items() if those}
+    if not counts:
+        return Text(["Nothing is known of it: in a single process nothing is stale."])
+    file = "figures/staleness.png"
+    figures.save(figures.staleness(counts), folder / file)
+    return Picture(
+        file,
+        "Staleness of updates: how many updates were applied between the pull that an update was computed on and its "
+        "push, of other workers or of its own.",
+    )
+
+
+def _provenance(origin: Mapping[str, Any], found: Sequence[Found]) -> list[str]:
+    lines = [
+        f"command: {origin.get('command', '?')}",
+        f"date: {origin.get('date', '?')}",
+        f"machine: {origin.get('cpu', '?')}, {origin.get('cores', '?')} cores, {origin.get('memory GB', '?')} GB; "
+        f"{origin.get('system', '?')}",
+        f"revision: {origin.get('git revision') or 'unknown'}",
+    ]
+    versions = origin.get("versions")
+    if isinstance(versions, dict):
+        lines.append("versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
+    if found:
+        config = found[0].trial.config
+        lines.append(
+            f"work: {config.env}, protocol {config.protocol}, {config.network} network; config.json of each run"
+        )
+    return lines

@@ -1,0 +1,204 @@
+"""Reads what a run directory holds, whatever state it is in: going on, interrupted, damaged, of another version."""
+
+import dataclasses
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from async_dqn import csv_log
+from async_dqn.checkpoints import read_regular
+from async_dqn.errors import UserError, one_line
+from async_dqn.progress import count
+from async_dqn.run_directory import RunDirectory
+
+_SERIES = ("env_steps", "wall_seconds")
+_GAMES = ("env_steps", "episode_return")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is known of one run.
+
+    Attributes:
+      path: its folder.
+      settings: as config.json has them; what is missing there is missing here.
+      described: all of config.json: versions, host, command.
+      summary: as summary.json has it; empty where there is none.
+      returns: unclipped returns of all games [G], in the order in which they ended.
+      steps: agent steps of all workers when each game ended [G]; never falling.
+      seconds: of training, those before a resume included, at that moment [G]; NaN where nothing tells.
+      metrics: the columns of metrics.csv, by name [M].
+      notes: what is not as it should be, for whoever looks at the picture.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    described: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    returns: np.ndarray
+    steps: np.ndarray
+    seconds: np.ndarray
+    metrics: Mapping[str, np.ndarray]
+    notes: Sequence[str]
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether a single process trained it."""
+        command = self.described.get("command")
+        return isinstance(command, list) and command[1:2] == ["baseline"]
+
+    @property
+    def kind(self) -> str:
+        """How it was trained, the same for all seeds."""
+        if self.is_baseline:
+            return "standard: one process"
+        return f"asynchronous: {self._number('num_ps')} ps + {_workers(self._number('num_workers'))}"
+
+    def _number(self, name: str) -> int | str:
+        value = self.settings.get(name)
+        return value if isinstance(value, int) else "?"
+
+
+def _workers(number: int | str) -> str:
+    return count(number, "worker") if isinstance(number, int) else f"{number} workers"
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run as far as it goes. Raises UserError where the folder holds no run."""
+    run = RunDirectory(path)
+    try:
+        exists = run.config.exists()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give run directories") from error
+    if not exists:
+        raise UserError(f"{path} holds no run (no config.json); give run directories")
+    notes: list[str] = []
+    described = _read_object(run.config, notes)
+    settings = described.get("config")
+    summary = _read_object(run.summary, notes) if run.summary.exists() else {}
+    reason = str(summary.get("exit_reason", "running"))
+    if reason == "running":
+        notes.append("has not ended")
+    elif reason == "interrupted" or reason.startswith("failed"):
+        notes.append(reason.partition(":")[0])
+    metrics = _columns(run.metrics, _SERIES, notes)
+    games = _columns(run.episodes, _GAMES, notes)
+    if not len(games["episode_return"]):
+        notes.append("no games yet")
+    steps = np.maximum.accumulate(games["env_steps"])  # workers hear of each other's steps a little late
+    return Run(
+        path=path,
+        settings=settings if isinstance(settings, dict) else {},
+        described=described,
+        summary=summary,
+        returns=games["episode_return"],
+        steps=steps,
+        seconds=_seconds_at(steps, metrics),
+        metrics=metrics,
+        notes=notes,
+    )
+
+
+def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        value = json.loads(read_regular(path))
+        if isinstance(value, dict):
+            return value
+    except Exception:  # whatever json makes of content that may be anything
+        pass
+    notes.append(f"{path.name} cannot be read")
+    return {}
+
+
+def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:
+    """The columns of a CSV file as numbers, empty cells as NaN; without the rows in which a needed one is no number."""
+    try:
+        rows = csv_log.rows(path)
+    except OSError as error:
+        notes.append(f"{path.name}: {one_line(error.strerror or error)}")
+        rows = []
+    numbers = [{name: _number(cell) for name, cell in row.items()} for row in rows]
+    whole = [row for row in numbers if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
+    if len(whole) < len(rows):
+        notes.append(f"{path.name}: {count(len(rows) - len(whole), 'row')} cannot be read")
+    names = [*needed, *(name for name in (whole[0] if whole else {}) if name not in needed)]
+    return {name: np.array([row.get(name, math.nan) for row in whole], np.float64) for name in names}
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _seconds_at(steps: np.ndarray, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """When the run had taken so many steps. Not from the games' own times, which go on while a run stands still."""
+    if not len(metrics["env_steps"]):
+        return np.full(len(steps), np.nan)
+    at, seconds = (np.maximum.accumulate([0.0, *metrics[name]]) for name in _SERIES)
+    return np.interp(steps, at, seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """Where one worker stands, by the last rows of its own metrics. Numbers that they lack are NaN.
+
+    Attributes:
+      path: of these metrics.
+      waiting_percent: of its latest time, for the parameter servers.
+      steps_per_second, staleness_mean: of the last row's interval.
+    """
+
+    path: Path
+    waiting_percent: float
+    env_steps: float
+    minibatches: float
+    steps_per_second: float
+    staleness_mean: float
+    resident_mb: float
+
+
+def read_worker(path: Path, index: int) -> Worker | None:
+    """A worker of the run in a folder; None where it has written nothing."""
+    file = RunDirectory(path).worker(index) / "metrics.csv"
+    try:
+        rows = csv_log.last_rows(file, 10)
+    except OSError:
+        return None
+    if not rows:
+        return None
+    before, row = ({name: _number(cell) for name, cell in one.items()} for one in (rows[0], rows[-1]))
+    spent = {name: row[name] - before.get(name, math.nan) for name in row if name.startswith("seconds_")}
+    total = sum(spent.values())
+    waiting = 100 * spent.get("seconds_waiting", math.nan) / total if total > 0 else math.nan
+    names = ("env_steps", "minibatches", "steps_per_second", "staleness_mean", "resident_mb")
+    return Worker(file, waiting, *(row.get(name, math.nan) for name in names))
+
+
+def read_stalenesses(path: Path, num_workers: int) -> Counter[int]:
+    """How often an update of the run in a folder was how stale, from its workers' own metrics."""
+    counts: Counter[int] = Counter()
+    for index in range(num_workers):
+        try:
+            rows = csv_log.rows(RunDirectory(path).worker(index) / "metrics.csv")
+        except OSError:
+            continue
+        for row in rows:
+            for staleness, times in re.findall(r"\b([0-9]{1,9}):([0-9]{1,9})\b", row.get("stalenesses", "")):
+                counts[int(staleness)] += int(times)
+    return counts
+
+
+def running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of each value and those before it, `window` together; of fewer at the beginning. [G] -> [G]."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - window, 0)
+    return (sums[ends] - sums[begins]) / (ends - begins)

@@ -1,0 +1,120 @@
+"""`async-dqn status`: where runs stand, from their files alone, and so from any host that sees the folder."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from async_dqn.errors import UserError
+from async_dqn.progress import format_seconds, progress_line
+from async_dqn.report.runs import Run, Worker, read_run, read_worker
+from async_dqn.run_directory import RunDirectory
+
+_SILENT = 10.0  # seconds past the log period after which a process that should write has fallen silent
+_COLUMNS = ("", "state", "steps", "steps/s", "minibatches", "staleness", "waiting", "memory")
+_PROGRESS = ("env_steps", "steps_per_second", "updates_per_second", "episodes", "epsilon", "wall_seconds")
+_MAYBE = ("mean_return_100", "staleness_mean")  # empty before the first game and the first update
+
+
+def run_status(paths: Sequence[str], now: Callable[[], float] = time.time) -> int:
+    """Prints where the runs in these folders stand. Gives the exit code.
+
+    Args:
+      now: seconds since the epoch.
+
+    Raises:
+      UserError: there is no run in one of them.
+    """
+    if not paths:
+        raise UserError("status needs run directories: async-dqn status RUN [RUN ...]")
+    runs = [read_run(Path(path)) for path in dict.fromkeys(paths)]
+    print("\n\n".join("\n".join(describe(run, now())) for run in runs))
+    return 0
+
+
+def describe(run: Run, now: float) -> Iterator[str]:
+    """What there is to say of a run, line by line."""
+    silence = _silence(RunDirectory(run.path).metrics, run, now)
+    yield f"{run.path}: {run.settings.get('env', '?')}, {run.kind}"
+    yield _state(run, silence)
+    if set(_PROGRESS) <= run.metrics.keys() and len(run.metrics["env_steps"]):
+        row = {name: float(run.metrics[name][-1]) for name in _PROGRESS}
+        row |= {name: float(run.metrics[name][-1]) if name in run.metrics else math.nan for name in _MAYBE}
+        if all(map(math.isfinite, (row[name] for name in _PROGRESS))):
+            yield progress_line(row, _budget(run))
+    found = [(index, worker) for index in range(_num_workers(run)) if (worker := read_worker(run.path, index))]
+    if found:
+        yield from worker_table([(f"worker {i}", _state_of(run, worker, i, now), worker) for i, worker in found])
+
+
+def _state(run: Run, silence: float) -> str:
+    reason = run.summary.get("exit_reason")
+    if isinstance(reason, str) and reason != "running":
+        return f"ended: {reason}"
+    if not math.isfinite(silence):
+        return "starting: nothing is written yet"
+    return (
+        f"silent for {format_seconds(silence)}: it has ended without a word, or stands still" if silence else "running"
+    )
+
+
+def _silence(path: Path, run: Run, now: float) -> float:
+    """Seconds for which nothing was written that should have been; 0: it writes; inf: it never has."""
+    try:
+        age = max(0.0, now - path.stat().st_mtime)
+    except OSError:
+        return math.inf
+    period = run.settings.get("log_period", 0.0)
+    return age if age > (period if isinstance(period, int | float) else 0.0) + _SILENT else 0.0
+
+
+def _budget(run: Run) -> int:
+    total = run.settings.get("total_steps")
+    return total if isinstance(total, int) and total > 0 else max(1, int(run.metrics["env_steps"][-1]))
+
+
+def _num_workers(run: Run) -> int:
+    number = run.settings.get("num_workers")
+    return number if isinstance(number, int) else 0
+
+
+def _state_of(run: Run, worker: Worker, index: int, now: float) -> str:
+    """What there is to say of one worker, without asking its host."""
+    if run.summary.get("exit_reason", "running") == "running":
+        silence = _silence(worker.path, run, now)
+        return f"silent for {format_seconds(silence)}" if silence else "running"
+    workers = run.summary.get("workers")
+    known = workers[index] if isinstance(workers, list) and index < len(workers) else {}
+    return str(known.get("state", "?")) if isinstance(known, dict) else "?"
+
+
+def worker_table(workers: Sequence[tuple[str, str, Worker | None]]) -> list[str]:
+    """Lines on workers: the name, the state and what is known of each."""
+    rows = []
+    for name, state, worker in workers:
+        row = (
+            _text(worker.env_steps, "{:,.0f}"),
+            _text(worker.steps_per_second, "{:.0f}"),
+            _text(worker.minibatches, "{:,.0f}"),
+            _text(worker.staleness_mean, "{:.1f}"),
+            _text(worker.waiting_percent, "{:.1f} %"),
+            _text(worker.resident_mb, "{:,.0f} MB"),
+        ) if worker else ("-",) * (len(_COLUMNS) - 2)  # fmt: skip
+        rows.append((name, state, *row))
+    return _aligned([_COLUMNS, *rows])
+
+
+def _text(value: float, form: str) -> str:
+    return form.format(value) if math.isfinite(value) else "-"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The first two columns to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if place < 2 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,137 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from cluster_helpers import processes_naming, wait_until
+
+from async_dqn import __main__ as command_line
+from async_dqn.errors import UserError
+from async_dqn.report import compare
+from async_dqn.report.compare import Comparison
+from async_dqn.report.runs import read_stalenesses
+
+TINY = [
+    "--env=CartPole-v1",
+    "--total_steps=3000",
+    "--seeds=1",
+    "--games=2",
+    "--checkpoint_period=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_handlers(monkeypatch):
+    """Signals stay pytest's."""
+    monkeypatch.setattr(command_line, "_signals", threading.Event)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command line makes of its flags, without doing it."""
+    calls = []
+    monkeypatch.setattr(compare, "run_compare", lambda comparison, should_stop, progress: calls.append(comparison) or 0)
+    return calls
+
+
+def call(*arguments):
+    return command_line.main(["compare", *map(str, arguments)])
+
+
+def test_the_command_line_says_what_is_compared(asked, tmp_path):
+    assert call("--env=CartPole-v1", "--seeds=3", "--worker_counts=1,2", "--seed=5", f"--logdir={tmp_path}") == 0
+    (comparison,) = asked
+    trials = comparison.trials()
+    assert [trial.name for trial in trials] == ["standard", "async-1", "async-2"] * 3
+    assert [trial.config.seed for trial in trials[::3]] == [5, 6, 7]
+    assert (comparison.games, comparison.folder) == (30, tmp_path)
+
+
+def test_quick_is_cartpole_to_a_goal(asked, tmp_path):
+    assert call("--quick", f"--logdir={tmp_path}") == 0
+    config = asked[0].config
+    assert (config.env, config.total_steps, config.stop_at_return, config.batch_size) == (
+        "CartPole-v1",
+        60_000,
+        195,
+        64,
+    )
+
+
+def test_by_default_it_is_pong_to_18_with_two_seeds(asked):
+    assert call() == 0
+    (comparison,) = asked
+    assert (comparison.config.env, comparison.config.stop_at_return) == ("pong", 18.0)
+    assert [trial.title for trial in comparison.trials()] == [
+        "standard, seed 0", "async-2, seed 0", "standard, seed 1", "async-2, seed 1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--seeds=0"], "--seeds=0: must be 1 to 100"),
+        (["--games=0"], "--games=0: must be 1 to 10000"),
+        (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
+        (["--quick", "--env=pong"], "--quick: is on CartPole-v1; leave it or --env=pong out"),
+        (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
+        (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, line):
+    assert call(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"async-dqn: {line}") and err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_comparison_says_itself_what_is_wrong_with_it(tmp_path):
+    with pytest.raises(UserError, match="--seeds=101"):
+        Comparison(None, tmp_path, worker_counts=(2,), num_seeds=101, games=1)
+
+
+def start(folder):
+    command = [sys.executable, "-m", "async_dqn", "compare", *TINY, f"--logdir={folder}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.cluster
+def test_an_interrupted_comparison_goes_on_and_reports(tmp_path):
+    folder = tmp_path / "compare"
+    first = start(folder)
+    cluster = folder / "runs" / "async-2-seed-0"
+    wait_until(lambda: (cluster / "metrics.csv").exists() or first.poll() is not None, 120, "the second run trains")
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert "interrupted; the same command goes on from here" in said
+    assert processes_naming(folder) == []
+    standard = folder / "runs" / "standard-seed-0"
+    finished = os.stat(standard / "summary.json").st_mtime_ns
+
+    second = start(folder)
+    said, _ = second.communicate(timeout=180)
+    assert second.returncode == 0, said
+    assert "2 runs, 1 of them done" in said
+    assert os.stat(standard / "summary.json").st_mtime_ns == finished
+    for run in (standard, cluster):
+        summary = json.loads((run / "summary.json").read_text())
+        assert (summary["env_steps"], summary["exit_reason"]) == (3_000, "finished")
+        assert json.loads((run / "evaluation.json").read_text())["games"] == 2
+    assert sum(read_stalenesses(cluster, 2).values()) == json.loads((cluster / "summary.json").read_text())["updates"]
+    text = (folder / "report.md").read_text()
+    assert "| standard, seed 0 | finished | 3,000 |" in text and "| async-2, seed 0 | finished | 3,000 |" in text
+    html = (folder / "report.html").read_text()
+    assert html.count("data:image/png;base64,") == 3
+    assert re.search(r"https?://", html) is None
+
+    done = time.time_ns()
+    third = start(folder)  # nothing is left to do but the report
+    said, _ = third.communicate(timeout=60)
+    assert third.returncode == 0, said
+    assert os.stat(folder / "report.md").st_mtime_ns > done

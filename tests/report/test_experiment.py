@@ -1,0 +1,131 @@
+import json
+import threading
+
+import pytest
+
+from async_dqn.config import make_config
+from async_dqn.errors import UserError
+from async_dqn.progress import Progress
+from async_dqn.report import experiment
+from async_dqn.report.experiment import begin, check_counts, run_all, trials
+
+CONFIG = make_config("cartpole", {"env": "CartPole-v1", "seed": 3, "num_ps": 2})
+
+
+def plan(folder, **options):
+    return trials(CONFIG, folder, **{"worker_counts": (0, 2, 1), "num_seeds": 2} | options)
+
+
+def end(trial, reason):
+    trial.path.mkdir(parents=True, exist_ok=True)
+    trial.run.config.write_text("{}")
+    trial.run.summary.write_text(json.dumps({"exit_reason": reason}))
+
+
+def test_all_kinds_are_trained_seed_by_seed(tmp_path):
+    made = plan(tmp_path)
+    assert [(trial.name, trial.job, trial.config.seed) for trial in made] == [
+        ("standard", "baseline", 3),
+        ("async-2", "local", 3),
+        ("async-1", "local", 3),
+        ("standard", "baseline", 4),
+        ("async-2", "local", 4),
+        ("async-1", "local", 4),
+    ]
+    assert [(trial.config.num_ps, trial.config.num_workers) for trial in made[:3]] == [(1, 1), (2, 2), (2, 1)]
+    assert made[1].path == tmp_path / "runs" / "async-2-seed-3"
+    own = {"seed": 3, "num_ps": 2, "num_workers": CONFIG.num_workers}
+    assert {trial.config.from_dict(trial.config.to_dict() | own) for trial in made} == {CONFIG}  # all else is equal
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_over"),
+    [("finished", True), ("solved", True), ("failed: NaN", True), ("running", False), ("interrupted", False)],
+)
+def test_what_ended_in_order_is_over(tmp_path, reason, is_over):
+    trial = plan(tmp_path)[0]
+    assert not trial.is_over
+    end(trial, reason)
+    assert trial.is_over == is_over
+
+
+def test_a_comparison_is_begun_and_gone_on_with(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    first = begin(folder, CONFIG, {"date": "then"})
+    assert first["origin"] == {"date": "then"}
+    assert begin(folder, CONFIG, {"date": "now"}) == first
+    more_seeds = make_config("cartpole", {"env": "CartPole-v1", "seed": 9, "num_workers": 1})
+    assert begin(folder, more_seeds, {}) == first
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match=r"holds something else \(no compare.json\)"):
+        begin(tmp_path, CONFIG, {})
+    with pytest.raises(UserError, match="--logdir=/proc/x: "):
+        begin(experiment.Path("/proc/x"), CONFIG, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_other_settings_are_refused_by_name(tmp_path):
+    begin(tmp_path / "a", CONFIG, {})
+    other = make_config("cartpole", {"env": "CartPole-v1", "batch_size": 7})
+    with pytest.raises(UserError, match="holds a comparison with --batch_size=64, not 7"):
+        begin(tmp_path / "a", other, {})
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"settings": 3}', b"\xff"])
+def test_a_file_that_says_nothing_is_refused(tmp_path, content):
+    begin(tmp_path / "a", CONFIG, {})
+    (tmp_path / "a" / "compare.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"compare.json cannot be read; give another --logdir"):
+        begin(tmp_path / "a", CONFIG, {})
+
+
+class Runner:
+    """Stands in for training and evaluating: writes down what was asked for."""
+
+    def __init__(self, monkeypatch, codes):
+        self.done = []
+        self._codes = codes
+        monkeypatch.setattr(experiment, "train", self.train)
+        monkeypatch.setattr(experiment, "evaluate", self.evaluate)
+
+    def train(self, trial, show, say, should_stop):
+        self.done.append(f"train {trial.title}")
+        code = self._codes.get(trial.title, 0)
+        end(trial, {0: "finished", 1: "failed: x", 130: "interrupted"}[code])
+        show("half-way")
+        return code
+
+    def evaluate(self, trial, games, say, should_stop):
+        self.done.append(f"evaluate {trial.title}")
+        return 0
+
+
+def test_what_is_done_is_not_done_again(monkeypatch, tmp_path):
+    made = plan(tmp_path, worker_counts=(0, 1), num_seeds=1)
+    end(made[0], "solved")
+    runner = Runner(monkeypatch, {})
+    results = list(run_all(made, Progress(), games=1, should_stop=threading.Event()))
+    assert runner.done == ["evaluate standard, seed 3", "train async-1, seed 3", "evaluate async-1, seed 3"]
+    assert results == [(made[0], 0), (made[1], 0)]
+
+
+def test_a_run_that_fails_is_passed_over_and_an_interruption_ends_all(monkeypatch, tmp_path):
+    made = plan(tmp_path, worker_counts=(0, 1, 2), num_seeds=1)
+    runner = Runner(monkeypatch, {"standard, seed 3": 1, "async-1, seed 3": 130})
+    results = list(run_all(made, Progress(), games=1, should_stop=threading.Event()))
+    assert runner.done == ["train standard, seed 3", "train async-1, seed 3"]
+    assert [code for _, code in results] == [1, 130]
+
+
+@pytest.mark.parametrize(("text", "counts"), [("2", (2,)), ("1,2, 4", (1, 2, 4)), ("2,2", (2,))])
+def test_worker_counts_are_a_comma_list(text, counts):
+    assert check_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "1,,2", "-1", "513", "1.5"])
+def test_other_worker_counts_are_refused(text):
+    with pytest.raises(UserError, match=f"--worker_counts={text}: must be numbers of workers"):
+        check_counts(text)

@@ -1,0 +1,169 @@
+import dataclasses
+
+import matplotlib
+import numpy as np
+import pytest
+from report_helpers import write_run
+
+from async_dqn.report import figures
+from async_dqn.report.runs import read_run
+
+
+def read(tmp_path, **runs):
+    return [read_run(write_run(tmp_path / name, **options)) for name, options in runs.items()]
+
+
+def draw(runs, x="steps", window=1):
+    return figures.learning_curves(figures.group(runs), x, window=window).axes[0]
+
+
+def lines(axes):
+    """The strong lines: x and y of each, by label."""
+    return {line.get_label(): line.get_data() for line in axes.lines if line.get_linewidth() == 2}
+
+
+def test_runs_that_differ_in_their_seed_share_a_curve(tmp_path):
+    runs = read(
+        tmp_path,
+        a={"returns": [1.0], "seed": 0},
+        b={"returns": [1.0], "seed": 1},
+        c={"returns": [1.0], "command": "baseline", "num_workers": 1},
+    )
+    curves = figures.group(runs)
+    assert [curve.label for curve in curves] == ["asynchronous: 1 ps + 2 workers", "standard: one process"]
+    assert [len(curve.runs) for curve in curves] == [2, 1]
+
+
+def test_settings_tell_curves_of_one_kind_apart(tmp_path):
+    runs = read(tmp_path, a={"returns": [], "local_steps": 8}, b={"returns": [], "local_steps": 4}, c={"returns": []})
+    labels = [curve.label for curve in figures.group(runs)]
+    assert labels == [f"asynchronous: 1 ps + 2 workers, local_steps={number}" for number in (8, 4, 0)]
+
+
+def test_folders_tell_curves_apart_where_settings_are_too_many_or_of_another_version(tmp_path):
+    many = {"returns": [], "local_steps": 8, "batch_size": 7, "discount": 0.5, "learning_rate": 0.1}
+    first, second = read(tmp_path, first=many, second={"returns": []})
+    labels = [curve.label for curve in figures.group([first, second])]
+    assert labels == ["asynchronous: 1 ps + 2 workers, first", "asynchronous: 1 ps + 2 workers, second"]
+    older = {name: value for name, value in first.settings.items() if name != "prefetch"}
+    labels = [curve.label for curve in figures.group([first, dataclasses.replace(second, settings=older)])]
+    assert labels == ["asynchronous: 1 ps + 2 workers, first", "asynchronous: 1 ps + 2 workers, second"]
+
+
+def test_one_run_is_a_running_mean_over_all_its_games(tmp_path):
+    axes = draw(read(tmp_path, a={"returns": [1.0, 3.0, 8.0]}), window=2)
+    ((x, y),) = lines(axes).values()
+    np.testing.assert_allclose(x, [0.05, 0.1, 0.15])  # thousands of steps
+    np.testing.assert_allclose(y, [1, 2, 5.5])
+    faint = axes.lines[0]
+    np.testing.assert_allclose(faint.get_ydata(), [1, 3, 8])
+    assert faint.get_alpha() < 0.5
+
+
+def test_several_seeds_are_their_mean_and_a_band_from_the_least_to_the_most(tmp_path):
+    runs = read(
+        tmp_path,
+        a={"returns": [2.0] * 20, "seed": 0},
+        b={"returns": [6.0] * 20, "seed": 1},
+        c={"returns": [1.0] * 10, "seed": 2},  # has ended half-way
+    )
+    axes = draw(runs)
+    ((x, y),) = lines(axes).values()
+    assert (x[0], x[-1]) == pytest.approx((0.05, 1.0))
+    np.testing.assert_allclose(y[x <= 0.5], 3)
+    np.testing.assert_allclose(y[x > 0.5], 4)
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == (1, 6)
+    later = corners[corners[:, 0] > 0.52]
+    assert (later[:, 1].min(), later[:, 1].max()) == (2, 6)
+
+
+def test_a_seed_that_ran_alone_at_the_end_needs_no_band(tmp_path):
+    runs = read(tmp_path, a={"returns": [2.0] * 5, "seed": 0}, b={"returns": [6.0] * 20, "seed": 1})
+    ((x, y),) = lines(draw(runs)).values()
+    np.testing.assert_allclose(y[x > 0.3], 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "games", "label", "last"),
+    [
+        ("steps", 10, "agent steps (thousands)", 0.5),
+        ("steps", 20_000, "agent steps (millions)", 1.0),
+        ("time", 10, "wall-clock time (seconds)", 5.0),
+        ("time", 600, "wall-clock time (minutes)", 5.0),
+        ("time", 36_000, "wall-clock time (hours)", 5.0),
+    ],
+)
+def test_axes_say_what_they_show(tmp_path, x, games, label, last):
+    axes = draw(read(tmp_path, a={"returns": [0.0] * games}), x)
+    assert axes.get_xlabel() == label
+    assert axes.get_ylabel() == "return of a game (unclipped)"
+    assert axes.get_title(loc="left") == "CartPole-v1, protocol classic"
+    ((where, _),) = lines(axes).values()
+    assert where[-1] == pytest.approx(last)
+
+
+def test_long_runs_draw_some_of_their_games_and_the_mean_of_all(tmp_path):
+    axes = draw(read(tmp_path, a={"returns": [float(i % 2) for i in range(9_001)]}), window=1_000)
+    assert len(axes.lines[0].get_xdata()) <= 4_000
+    ((x, y),) = lines(axes).values()
+    assert len(x) == 9_001
+    assert y[-1] == pytest.approx(0.5)
+
+
+def test_the_legend_says_what_is_amiss(tmp_path):
+    runs = read(tmp_path, a={"returns": [], "exit_reason": None}, b={"returns": [1.0], "seed": 1})
+    (label,) = lines(draw(runs, window=7))
+    assert label == "asynchronous: 1 ps + 2 workers, 2 runs; mean of 7 games (has not ended; no games yet)"
+
+
+def test_times_that_nobody_knows_are_not_drawn(tmp_path):
+    path = write_run(tmp_path / "a", [1.0, 2.0])
+    (path / "metrics.csv").unlink()
+    ((x, y),) = lines(draw([read_run(path)], "time")).values()
+    assert len(x) == len(y) == 0
+
+
+def test_a_goal_that_all_share_is_a_line(tmp_path):
+    goals = {
+        "a": {"returns": [1.0], "stop_at_return": 18.0},
+        "b": {"returns": [1.0], "stop_at_return": 18.0, "seed": 1},
+    }
+    axes = draw(read(tmp_path, **goals))
+    (goal,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    assert list(goal.get_ydata()) == [18, 18]
+    assert [text.get_text() for text in axes.texts] == ["goal 18"]
+    other = write_run(tmp_path / "c", [1.0])
+    assert not draw([*map(read_run, (tmp_path / "a", other))]).texts
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_same_runs_are_the_same_file(tmp_path, suffix):
+    (run,) = read(tmp_path, a={"returns": [1.0, 5.0, 2.0]})
+    for name in ("one", "two"):
+        figure = figures.learning_curves(figures.group([run]), "steps", window=2)
+        figures.save(figure, tmp_path / "made" / f"{name}{suffix}")
+    one, two = ((tmp_path / "made" / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
+    assert len(one) > 1_000
+    assert one == two
+
+
+def test_staleness_is_a_share_of_all_updates_of_a_kind():
+    axes = figures.staleness({"a": {0: 1, 2: 3}, "b": {1: 5}}).axes[0]
+    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
+    assert heights == [[25, 0, 75], [0, 100, 0]]
+    assert axes.get_xlabel() == "staleness, in updates"
+
+
+def test_what_is_staler_than_there_are_bars_is_in_the_last_one():
+    axes = figures.staleness({"a": {0: 1, 60: 1, 61: 1, 999: 1}}).axes[0]
+    heights = [bar.get_height() for bar in axes.containers[0]]
+    assert (len(heights), heights[0], heights[-1]) == (61, 25, 75)
+    assert axes.get_xlabel() == "staleness, in updates (the last bar: or more)"
+
+
+def test_drawing_changes_nobody_else_s_style(tmp_path):
+    before = dict(matplotlib.rcParams)
+    draw(read(tmp_path, a={"returns": [1.0]}))
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,127 @@
+import json
+import math
+
+import pytest
+from report_helpers import write_run
+
+from async_dqn.config import Config
+from async_dqn.csv_log import CsvWriter
+from async_dqn.report import findings
+from async_dqn.report.experiment import Trial
+from async_dqn.report.findings import Found, result_table, run_table, sections, worker_table
+from async_dqn.report.page import Picture, Text
+from async_dqn.report.runs import read_run
+
+
+def found(tmp_path, name, seed, *, minutes=None, workers=1, greedy=None, staleness=0.0, **summary):
+    """A run that reached its goal after so many minutes, or never did."""
+    path = tmp_path / f"{name}-{seed}"
+    numbers = {
+        "env_steps": 6_000,
+        "minibatches": 1_500,
+        "updates": 300,
+        "wall_seconds": 120.0,
+        "best_mean_return_100": 18.2,
+        "staleness_mean": staleness,
+        "solved_at_steps": None if minutes is None else 5_000,
+        "solved_at_seconds": None if minutes is None else 60 * minutes,
+    }
+    job = "local" if workers > 1 else "baseline"
+    settings = {"seed": seed, "num_workers": workers}
+    write_run(path, [1.0, 2.0], command=job.replace("local", "worker"), summary=numbers | summary, **settings)
+    if greedy is not None:
+        (path / "evaluation.json").write_text(json.dumps({"mean": greedy}))
+    config = Config(env="CartPole-v1", replay_capacity=10_000, warmup_steps=100, **settings)
+    return Found(Trial(name, job, config, path), read_run(path))
+
+
+def write_stalenesses(path, worker, *cells):
+    file = path / f"worker-{worker}" / "metrics.csv"
+    writer = CsvWriter(file, ("env_steps", "stalenesses"))
+    for cell in cells:
+        writer.write({"env_steps": 1, "stalenesses": cell})
+    writer.close()
+
+
+def column(table, name):
+    return [row[table.header.index(name)] for row in table.rows]
+
+
+def test_the_result_is_medians_over_seeds_and_a_speed_up(tmp_path):
+    runs = [
+        *(found(tmp_path, "standard", seed, minutes=minutes) for seed, minutes in enumerate((30, 40, 36))),
+        *(found(tmp_path, "async-2", seed, minutes=minutes, workers=2) for seed, minutes in enumerate((20, 18, 25))),
+    ]
+    table = result_table(runs)
+    assert column(table, "") == ["standard", "async-2"]
+    assert column(table, "reached the goal") == ["3 of 3", "3 of 3"]
+    assert column(table, "minutes to the goal") == ["36.0 [30.0 - 40.0]", "20.0 [18.0 - 25.0]"]
+    assert column(table, "steps/s") == ["50.0", "50.0"]
+    assert column(table, "updates/s") == ["2.50", "2.50"]
+    assert column(table, "speed-up") == ["1.00 x", "1.80 x"]
+
+
+def test_no_speed_up_is_claimed_where_a_run_never_got_there(tmp_path):
+    runs = [
+        found(tmp_path, "standard", 0, minutes=30),
+        found(tmp_path, "async-2", 0, minutes=10, workers=2),
+        found(tmp_path, "async-2", 1, workers=2),
+    ]
+    table = result_table(runs)
+    assert column(table, "reached the goal") == ["1 of 1", "1 of 2"]
+    assert column(table, "speed-up") == ["1.00 x", "-"]
+    assert column(result_table(runs[1:]), "speed-up") == ["-"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"mean": "x"}', '{"mean": NaN}'])
+def test_an_evaluation_may_be_missing_or_hold_anything(tmp_path, content):
+    run = found(tmp_path, "standard", 0)
+    assert math.isnan(run.greedy)
+    (run.run.path / "evaluation.json").write_text(content)
+    assert math.isnan(run.greedy)
+
+
+def test_each_run_has_a_row(tmp_path):
+    runs = [
+        found(tmp_path, "standard", 0, greedy=20.25, exit_reason="solved"),
+        found(tmp_path, "async-2", 0, workers=2, env_steps=None, wall_seconds=None, best_mean_return_100=None),
+    ]
+    assert run_table(runs).rows == [
+        ["standard, seed 0", "solved", "6,000", "2:00", "18.2", "20.2"],
+        ["async-2, seed 0", "finished", "-", "-", "-", "-"],
+    ]
+
+
+def test_each_worker_has_its_replay_ratio_and_its_wait(tmp_path):
+    run = found(tmp_path, "async-2", 0, workers=2)
+    fields = ("env_steps", "minibatches", "resident_mb", "seconds_gradient", "seconds_waiting")
+    writer = CsvWriter(run.run.path / "worker-1" / "metrics.csv", fields)
+    for row in ((0, 0, 700, 0.0, 0.0), (4_000, 1_000, 812.4, 9.0, 1.0)):
+        writer.write(dict(zip(fields, row, strict=True)))
+    writer.close()
+    assert worker_table([run]).rows == [["async-2, seed 0: worker 1", "4,000", "1,000", "0.25", "10.0 %", "812 MB"]]
+
+
+def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
+    runs = [found(tmp_path, "standard", 0, minutes=30), found(tmp_path, "async-2", 0, minutes=20, workers=2)]
+    write_stalenesses(runs[1].run.path, 0, "1:2 3:1")
+    origin = {"command": "async-dqn compare", "date": "now", "cpu": "fast", "cores": 2, "versions": {"numpy": "9"}}
+    made = sections(runs, origin, tmp_path, num_planned=4)
+    assert [section.title for section in made] == [
+        "Result", "Learning curves", "Staleness", "Runs", "Workers", "How it was made"
+    ]  # fmt: skip
+    assert made[0].blocks[0] == Text(["Not complete: 2 runs of 4 so far."])
+    pictures = [block for section in made for block in section.blocks if isinstance(block, Picture)]
+    assert [picture.file for picture in pictures] == [
+        "figures/return-steps.png", "figures/return-time.png", "figures/staleness.png"
+    ]  # fmt: skip
+    assert made[2].blocks[0].caption.startswith("Staleness of updates")
+    assert all((tmp_path / picture.file).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    lines = made[-1].blocks[0].lines
+    assert "command: async-dqn compare" in lines and "versions: numpy 9" in lines
+
+
+def test_a_report_on_the_standard_agent_alone_needs_no_staleness(tmp_path):
+    made = sections([found(tmp_path, "standard", 0)], {}, tmp_path, num_planned=1)
+    assert made[2].blocks == [Text(["Nothing is known of it: in a single process nothing is stale."])]
+    assert isinstance(made[0].blocks[0], findings.Table)
