@@ -100,7 +100,7 @@ class ParameterGraph:
         for k, (online, target) in enumerate(zip(self.online, self.target, strict=True)):
             with tf.device(online.device):
                 applied.append(self._apply_if(may_apply, optimizer, k))
-                with tf.control_dependencies(applied[k:]):  # and so of counters that are older than the parameters
+                with tf.control_dependencies([applied[k]]):  # and so of counters older than the parameters
                     self.pull_applied.append(tf.cast(online.read_value(), wire_dtype))
                 refreshed.append(target.assign(online.read_value(), read_value=False))
         with tf.device(ledger.device):

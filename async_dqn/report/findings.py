@@ -46,7 +46,7 @@ def _per_second(name: str) -> Callable[[Found], float]:
     return lambda found: found.summary(name) / found.summary("wall_seconds")
 
 
-_COLUMNS: Mapping[str, Callable[[Found], float]] = {
+_METRICS: Mapping[str, Callable[[Found], float]] = {
     "agent steps to the goal": lambda found: found.summary("solved_at_steps"),
     "minutes to the goal": lambda found: found.summary("solved_at_seconds") / 60,
     "steps/s": _per_second("env_steps"),
@@ -64,20 +64,18 @@ def _kinds(found: Sequence[Found]) -> dict[str, list[Found]]:
     return kinds
 
 
-def _values(found: Sequence[Found], column: str) -> list[float]:
-    return [value for value in map(_COLUMNS[column], found) if math.isfinite(value)]
+def _values(found: Sequence[Found], metric: str) -> list[float]:
+    return [value for value in map(_METRICS[metric], found) if math.isfinite(value)]
 
 
 def result_table(found: Sequence[Found]) -> Table:
-    """A row for each kind: medians over seeds, and their ranges."""
+    """A column for each kind, so that it fits on a narrow screen: medians over seeds, and their ranges."""
     kinds = _kinds(found)
-    reached = "reached the goal"
-    rows = []
-    for name, members in kinds.items():
-        solved = len(_values(members, "minutes to the goal"))
-        cells = [cell(_values(members, column)) for column in _COLUMNS]
-        rows.append([name, f"{solved} of {len(members)}", *cells, _speed_up(kinds, members)])
-    return Table(["", reached, *_COLUMNS, "speed-up"], rows)
+    solved = {name: len(_values(members, "minutes to the goal")) for name, members in kinds.items()}
+    rows = [["runs that reached the goal", *(f"{solved[name]} of {len(members)}" for name, members in kinds.items())]]
+    rows += [[metric, *(cell(_values(members, metric)) for members in kinds.values())] for metric in _METRICS]
+    rows.append(["speed-up", *(_speed_up(kinds, members) for members in kinds.values())])
+    return Table(["", *kinds], rows)
 
 
 def _speed_up(kinds: Mapping[str, Sequence[Found]], members: Sequence[Found]) -> str:
@@ -166,9 +164,11 @@ def _staleness(found: Sequence[Found], folder: Path) -> Picture | Text:
         if one.trial.name != STANDARD:
             own = read_stalenesses(one.run.path, one.trial.config.num_workers)
             counts[one.trial.name] = counts.get(one.trial.name, Counter()) + own
+    if not counts:
+        return Text(["In a single process nothing is stale."])
     counts = {name: those for name, those in counts.items() if those}
     if not counts:
-        return Text(["Nothing is known of it: in a single process nothing is stale."])
+        return Text(["These runs have not recorded it."])
     file = "figures/staleness.png"
     figures.save(figures.staleness(counts), folder / file)
     return Picture(

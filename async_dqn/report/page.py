@@ -41,7 +41,7 @@ body { color: #222; background: #fff }
 h1 { font-size: 1.6rem; line-height: 1.25 } h2 { margin-top: 2.5rem; font-size: 1.2rem }
 figure { margin: 1.5rem 0 } img { width: 100%; height: auto } figcaption { color: #555; font-size: .9rem }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
 th:first-child, td:first-child { padding-left: 0; text-align: left } ul { padding-left: 1.2rem }
 li, p { overflow-wrap: anywhere }
 """
