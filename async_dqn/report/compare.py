@@ -70,7 +70,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     if INTERRUPTED in codes:
         progress.say("interrupted; the same command goes on from here")
         return INTERRUPTED
-    return int(any(codes))
+    return int(any(codes) or any(trial.run.has_failed() for trial in plan))  # be it in an earlier call
 
 
 def _report(comparison: Comparison, plan: Sequence[Trial], origin: Any, progress: Progress) -> None:

@@ -9,10 +9,13 @@ import time
 
 import pytest
 from cluster_helpers import processes_naming, wait_until
+from report_helpers import write_run
 
 from async_dqn import __main__ as command_line
+from async_dqn.config import make_config
 from async_dqn.errors import UserError
-from async_dqn.report import compare
+from async_dqn.progress import Progress
+from async_dqn.report import compare, experiment
 from async_dqn.report.compare import Comparison
 from async_dqn.report.runs import read_stalenesses
 
@@ -93,6 +96,21 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, line):
 def test_a_comparison_says_itself_what_is_wrong_with_it(tmp_path):
     with pytest.raises(UserError, match="--seeds=101"):
         Comparison(None, tmp_path, worker_counts=(2,), num_seeds=101, games=1)
+
+
+@pytest.mark.parametrize(("reason", "code"), [("solved", 0), ("failed: NaN", 1)])
+def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, reason, code):
+    monkeypatch.setattr(experiment, "evaluate", lambda trial, games, say, should_stop: 0)
+    config = make_config("cartpole", {"env": "CartPole-v1", "num_workers": 1})
+    folder = tmp_path / "compare"
+    comparison = Comparison(config, folder, worker_counts=(1,), num_seeds=1, games=1)
+    experiment.begin(folder, config, {})
+    for trial in comparison.trials():
+        job = {"baseline": "baseline", "local": "worker"}[trial.job]
+        write_run(trial.path, [1.0, 2.0], command=job, exit_reason=reason)
+    assert compare.run_compare(comparison, threading.Event(), Progress()) == code
+    text = (folder / "report.md").read_text()
+    assert f"| async-1, seed 0 | {reason.partition(':')[0]} |" in text
 
 
 def start(folder):
