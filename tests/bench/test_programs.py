@@ -73,8 +73,8 @@ def test_our_programs_are_started_with_the_work_s_settings(tmp_path):
         assert command[:3] == [sys.executable, "-m", "async_dqn"]
         parsed = command_line._parse(command[3:])
         assert not isinstance(parsed, str)
-        assert command_line._make_config(parsed[1], {}) == config(plan)
-        assert parsed[1].logdir == str(tmp_path / "run")
+        assert command_line._make_config(parsed[1].values, {}) == config(plan)
+        assert parsed[1].values.logdir == str(tmp_path / "run")
 
 
 def test_a_run_directory_is_read(tmp_path):
