@@ -100,6 +100,7 @@ class Command:
 
     Attributes:
       operands: what it takes beside flags, as its usage says it; empty: nothing.
+      draws: whether it makes pictures.
     """
 
     help: str
@@ -108,6 +109,7 @@ class Command:
     joins_cluster: bool = False
     options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
     operands: str = ""
+    draws: bool = False
 
 
 def _explicit(values: flags.FlagValues) -> dict[str, Any]:
@@ -465,6 +467,7 @@ COMMANDS = {
         "Train standard and asynchronous agents on the same work, in turn, and report on them.",
         _compare,
         trains=True,
+        draws=True,
         options=(
             ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
             ("worker_counts", _TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
@@ -482,6 +485,7 @@ COMMANDS = {
         "Draw the learning curves of any runs in one picture.",
         _plot,
         operands="RUN [RUN ...]",
+        draws=True,
         options=(
             ("x", flags.EnumParser(["steps", "time"]), "steps", "What to draw over: steps, time (wall clock)."),
             ("smooth", _Whole(), 100, "Games that the running mean is over."),
@@ -585,6 +589,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
+    if sys.argv[1:2] not in ([name] for name, command in COMMANDS.items() if command.draws):
+        # Keras, which TensorFlow brings along, loads it wherever it is installed: time and memory for nothing.
+        sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a log on a full disk

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -283,6 +285,18 @@ def test_an_unexpected_error_is_one_line_and_exit_code_1(capsys, monkeypatch):
     assert re.fullmatch(r"async-dqn: ZeroDivisionError at .*test_main.py:\d+: two lines \(--verbose.*\)\n", line)
     with pytest.raises(ZeroDivisionError):
         command_line.main(["baseline", "--verbose"])
+
+
+@pytest.mark.parametrize(("command", "draws"), [("worker", False), ("ps", False), ("plot", True), ("compare", True)])
+def test_only_what_draws_can_load_what_draws(command, draws):
+    script = (
+        "import sys, async_dqn.__main__ as command_line\n"
+        f"sys.argv[1:] = ['{command}']\n"
+        "command_line.main = lambda: print(sys.modules.get('matplotlib', 'may be loaded'))\n"
+        "command_line.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == ("may be loaded\n" if draws else "None\n"), done.stderr
 
 
 # A run directory that is a file: whatever else is right, no command gets as far as starting a process.
