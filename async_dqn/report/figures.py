@@ -1,6 +1,7 @@
 """Pictures of runs, drawn without a screen, in the colours of Okabe and Ito, which the colour-blind can tell apart."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,7 +197,8 @@ def _title(curves: Sequence[Curve]) -> str:
     runs = [run for curve in curves for run in curve.runs]
     names = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
     protocols = dict.fromkeys(str(run.settings.get("protocol", "?")) for run in runs)
-    return f"{', '.join(names)}, protocol {', '.join(protocols)}"
+    is_atari = any(name.startswith("ALE/") or not re.search(r"-v[0-9]+$", name) for name in names)
+    return ", ".join([*names, *(f"protocol {protocol}" for protocol in protocols if is_atari)])
 
 
 def save(figure: Figure, path: Path) -> None:

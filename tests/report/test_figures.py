@@ -99,9 +99,22 @@ def test_axes_say_what_they_show(tmp_path, x, games, label, last):
     axes = draw(read(tmp_path, a={"returns": [0.0] * games}), x)
     assert axes.get_xlabel() == label
     assert axes.get_ylabel() == "return of a game (unclipped)"
-    assert axes.get_title(loc="left") == "CartPole-v1, protocol classic"
+    assert axes.get_title(loc="left") == "CartPole-v1"
     ((where, _),) = lines(axes).values()
     assert where[-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    ("env", "title"),
+    [
+        ("pong", "pong, protocol machado"),
+        ("ALE/Pong-v5", "ALE/Pong-v5, protocol machado"),
+        ("Acrobot-v1", "Acrobot-v1"),
+    ],
+)
+def test_the_title_names_the_protocol_where_there_is_one(tmp_path, env, title):
+    axes = draw(read(tmp_path, a={"returns": [1.0], "env": env, "protocol": "machado"}))
+    assert axes.get_title(loc="left") == title
 
 
 def test_long_runs_draw_some_of_their_games_and_the_mean_of_all(tmp_path):
