@@ -145,7 +145,7 @@ class ParameterStore(Protocol):
           computed_on: `updates` in the pull that the update was computed on. A store may drop what is too stale.
         """
 
-    def exchange(
+    def push_pull(
         self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
     ) -> tuple[Counters, Pulled]:
         """Pushes, then pulls, as one: the parameters have the update in them, unless the store dropped it."""
@@ -248,7 +248,7 @@ class LocalParameterStore:
             self._counters = advance(before, counts, self.total_steps)
             return before
 
-    def exchange(
+    def push_pull(
         self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
     ) -> tuple[Counters, Pulled]:
         return self.push(update, learning_rate, counts, computed_on), self.pull()

@@ -119,7 +119,7 @@ class TravellingClient(ParameterClient):
         before = pulled = None
         if update is not None:
             if pull:
-                before, pulled = self._store.exchange(update, rate, counts, computed_on)
+                before, pulled = self._store.push_pull(update, rate, counts, computed_on)
             else:
                 before = self._store.push(update, rate, counts, computed_on)
             if self._is_dropped(before.updates - computed_on):

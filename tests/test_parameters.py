@@ -145,10 +145,10 @@ def test_pushes_add_up_and_tell_the_counters_before_each():
     assert counters == Counters(updates=1 + 1, env_steps=4 + 6)
 
 
-def test_an_exchange_is_a_push_and_then_a_pull():
+def test_a_push_pull_is_a_push_and_then_a_pull():
     store = make_store([1, 2])
     store.push(np.array([1, 0], np.float32), 0.5, Counters(updates=1, env_steps=4), 0)
-    before, pulled = store.exchange(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6), 0)
+    before, pulled = store.push_pull(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6), 0)
     assert (before, pulled.counters) == (Counters(updates=1, env_steps=4), Counters(updates=2, env_steps=10))
     np.testing.assert_array_equal(pulled.online, [1 + 1, 2 + 10])
 

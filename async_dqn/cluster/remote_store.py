@@ -292,7 +292,7 @@ class RemoteParameterStore:
         counted, _ = self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on)
         return counted.before
 
-    def exchange(
+    def push_pull(
         self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
     ) -> tuple[Counters, Pulled]:
         feed = self._updating(update, learning_rate)

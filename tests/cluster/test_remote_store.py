@@ -263,36 +263,36 @@ def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arr
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(("optimizer", "options"), [("add", ()), ("adam", ()), ("add", (0, 30.0, "bfloat16"))])
-def test_an_exchange_is_a_push_and_then_a_pull(opened, optimizer, options):
+def test_a_push_pull_is_a_push_and_then_a_pull(opened, optimizer, options):
     first, second = opened(optimizer, *options)
     store = LocalParameterStore(P, optimizers.adam() if optimizer == "adam" else optimizers.add(), BUDGET)
     store.initialize(np.arange(P, dtype=np.float32))
     for number, update in enumerate(_updates(2, 4)):
         counts = Counters(updates=1, minibatches=3)
         worker = (first, second)[number % 2]
-        before, pulled = worker("exchange", update, 0.5, counts, number)
-        expected_before, expected = store.exchange(update, 0.5, counts, number)
+        before, pulled = worker("push_pull", update, 0.5, counts, number)
+        expected_before, expected = store.push_pull(update, 0.5, counts, number)
         assert (before, pulled.counters) == (expected_before, expected.counters)
         assert pulled.online.dtype == np.float32
         np.testing.assert_allclose(pulled.online, expected.online, rtol=1e-2 if options else 1e-6, atol=1e-6)
 
 
 @pytest.mark.cluster
-def test_an_exchange_whose_update_is_too_stale_pulls_all_the_same(opened):
+def test_a_push_pull_whose_update_is_too_stale_pulls_all_the_same(opened):
     first, second = opened("add", 1)
     for _ in range(3):
         second("push", np.ones(P, np.float32), 0.0, Counters(updates=1), 99)
-    before, pulled = first("exchange", np.full(P, 100, np.float32), 0.0, Counters(updates=1), 0)
+    before, pulled = first("push_pull", np.full(P, 100, np.float32), 0.0, Counters(updates=1), 0)
     assert (before.updates, pulled.counters) == (3, Counters(updates=3, dropped=1))
     np.testing.assert_array_equal(pulled.online, np.arange(P) + 3)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
-def test_an_exchange_that_was_lost_is_counted_once_and_pulls_again(opened, arrives):
+def test_a_push_pull_that_was_lost_is_counted_once_and_pulls_again(opened, arrives):
     first, _ = opened("add")
     first("lose_next_step", arrives)
-    before, pulled = first("exchange", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
+    before, pulled = first("push_pull", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
     assert (before, pulled.counters) == (Counters(), Counters(updates=1, env_steps=4))
     np.testing.assert_array_equal(pulled.online, np.arange(P) + (1 if arrives else 0))
 
