@@ -358,6 +358,8 @@ def _compare(call: Call) -> int:
     values = call.values
     if values.quick and values.env is not None:
         raise UserError(f"--quick: is on CartPole-v1; leave it or --env={values.env} out")
+    if values.num_workers is not None:
+        raise UserError(f"--num_workers={values.num_workers}: compare takes --worker_counts, such as 2 or 1,2,4")
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     config = _make_config(values, {}, quick)
     from async_dqn.report.compare import Comparison, run_compare

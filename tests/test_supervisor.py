@@ -313,6 +313,13 @@ def test_one_task_alone_gives_its_exit_code(make_task, code, expected):
     assert supervise(task, threading.Event()) == expected
 
 
+def test_one_task_alone_is_looked_at_while_it_runs(make_task):
+    looks = []
+    task = make_task("import time; time.sleep(1)")
+    assert supervise(task, threading.Event(), lambda: looks.append(task.is_running)) == 0
+    assert looks[0] and len(looks) > 1
+
+
 def test_one_task_alone_is_started_again(make_task):
     task = make_task(lambda restarts: f"raise SystemExit({0 if restarts else 1})")
     assert supervise(task, threading.Event()) == 0

@@ -9,7 +9,7 @@ from typing import Any
 from async_dqn.bench import machine
 from async_dqn.checkpoints import write_atomically
 from async_dqn.config import Config
-from async_dqn.errors import UserError
+from async_dqn.errors import UserError, one_line
 from async_dqn.progress import Progress
 from async_dqn.report import experiment, findings, page
 from async_dqn.report.experiment import Trial
@@ -85,5 +85,5 @@ def _report(comparison: Comparison, plan: Sequence[Trial], origin: Any, progress
         )
         write_atomically(comparison.folder / "report.md", page.markdown(title, made).encode())
         write_atomically(comparison.folder / "report.html", page.page(title, made, comparison.folder).encode())
-    except OSError as error:
-        progress.say(f"could not write the report: {error}")
+    except Exception as error:  # whatever it is, the training is worth more
+        progress.say(f"could not write the report: {one_line(error)}")

@@ -16,13 +16,12 @@ from async_dqn.config import Config
 from async_dqn.csv_log import last_rows
 from async_dqn.errors import UserError
 from async_dqn.progress import Progress, count, format_seconds, progress_line
-from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, wait
+from async_dqn.roles.supervisor import INTERRUPTED, Task, supervise
 from async_dqn.run_directory import RunDirectory
 
 STANDARD = "standard"
 _FILE = "compare.json"
 _ENDED = ("finished", "solved")
-_PATIENCE = 30.0  # seconds that a run may take to save and end
 _OF_A_TRIAL = ("seed", "num_ps", "num_workers")  # settings that are a trial's own
 
 
@@ -119,51 +118,24 @@ def train(trial: Trial, show: Callable[[str], None], say: Callable[[str], None],
       show: takes the newest line on how it stands.
       say: takes a line on what went wrong.
     """
-    goes_on = trial.run.config.exists()
     flags = [f"--{name}={value}" for name, value in trial.config.to_dict().items()]
-    command = [sys.executable, "-m", "async_dqn", trial.job, *flags, f"--logdir={trial.path}"]
+    flags += ["--resume"] if trial.run.config.exists() else []
     trial.path.mkdir(parents=True, exist_ok=True)
-    return _run(
-        trial.title,
-        [*command, *(["--resume"] if goes_on else [])],
-        trial.path.with_name(f"{trial.path.name}.log"),
-        lambda: show(_standing(trial)),
-        say,
-        should_stop,
-    )
+    return supervise(_task(trial, trial.job, flags, say), should_stop, lambda: show(_standing(trial)))
 
 
 def evaluate(trial: Trial, games: int, say: Callable[[str], None], should_stop: threading.Event) -> int:
-    """Plays greedy games with what was trained, unless that has been done. Gives the exit code."""
-    if (trial.path / "evaluation.json").exists():
-        return 0
-    command = [sys.executable, "-m", "async_dqn", "evaluate", f"--logdir={trial.path}", f"--games={games}"]
+    """Plays greedy games with what was trained, unless so many have been played. Gives the exit code."""
+    with contextlib.suppress(Exception):  # there may be no evaluation yet, or one that holds anything
+        if json.loads(read_regular(trial.path / "evaluation.json"))["games"] == games:
+            return 0
+    return supervise(_task(trial, "evaluate", [f"--games={games}"], say), should_stop)
+
+
+def _task(trial: Trial, job: str, flags: Sequence[str], say: Callable[[str], None]) -> Task:
+    command = [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={trial.path}"]
     log = trial.path.with_name(f"{trial.path.name}.log")
-    return _run(f"evaluation of {trial.title}", command, log, lambda: None, say, should_stop)
-
-
-def _run(
-    name: str,
-    command: Sequence[str],
-    log: Path,
-    look: Callable[[], None],
-    say: Callable[[str], None],
-    should_stop: threading.Event,
-) -> int:
-    """Runs a command until it ends, or is asked to. Gives its exit code."""
-    task = Task(name, lambda restarts: command, max_restarts=0, lease=math.inf, say=say, log=log)
-    task.start()
-    try:
-        while not task.is_over and not should_stop.is_set():
-            time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
-            task.poll()
-            look()
-        task.terminate()
-        wait([task], _PATIENCE)
-    finally:
-        task.kill()
-        wait([task], _PATIENCE)
-    return INTERRUPTED if should_stop.is_set() else task.code or 0
+    return Task(f"{trial.title}: {job}", lambda restarts: command, max_restarts=0, lease=math.inf, say=say, log=log)
 
 
 def _standing(trial: Trial) -> str:

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from async_dqn.report.runs import Run, running_mean
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-AXES = ("steps", "time")
 _MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label
 _GRID = 400  # points of a mean over seeds
@@ -86,7 +85,7 @@ def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
     Several runs in a curve are their mean, in a band from the least to the most of them.
 
     Args:
-      x: one of AXES.
+      x: steps or time.
       window: games that a running mean is over.
     """
     with matplotlib.rc_context(_STYLE):

@@ -94,7 +94,7 @@ def run_table(found: Sequence[Found]) -> Table:
         [
             one.trial.title,
             str(one.run.summary.get("exit_reason", "-")).partition(":")[0],
-            number_of(one.summary("env_steps")),
+            _whole(one.summary("env_steps")),
             format_seconds(one.summary("wall_seconds")),
             number(one.summary("best_mean_return_100")),
             number(one.greedy),
@@ -104,8 +104,8 @@ def run_table(found: Sequence[Found]) -> Table:
     return Table(header, rows)
 
 
-def number_of(value: float) -> str:
-    """Whole, with commas; a dash where it is not known."""
+def _whole(value: float) -> str:
+    """With commas; a dash where it is not known."""
     return f"{value:,.0f}" if math.isfinite(value) else "-"
 
 
@@ -121,7 +121,7 @@ def worker_table(found: Sequence[Found]) -> Table:
             ratio = worker.minibatches / worker.env_steps if worker.env_steps else math.nan
             waiting = f"{worker.waiting_percent:.1f} %" if math.isfinite(worker.waiting_percent) else "-"
             memory = f"{worker.resident_mb:,.0f} MB" if math.isfinite(worker.resident_mb) else "-"
-            cells = [number_of(worker.env_steps), number_of(worker.minibatches), number(ratio), waiting, memory]
+            cells = [_whole(worker.env_steps), _whole(worker.minibatches), number(ratio), waiting, memory]
             rows.append([f"{one.trial.title}: worker {index}", *cells])
     return Table(header, rows)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from async_dqn.bench.tables import table
+
 
 class Text(NamedTuple):
     """A paragraph, or a list where there are several lines."""
@@ -61,8 +63,7 @@ def _markdown_block(block: Text | Table | Picture) -> str:
         return block.lines[0] if len(block.lines) == 1 else "\n".join(f"- {line}" for line in block.lines)
     if isinstance(block, Picture):
         return f"![{block.caption}]({block.file})\n\n{block.caption}"
-    lines = [block.header, ["---", *["---:"] * (len(block.header) - 1)], *block.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return table(block.header, block.rows)
 
 
 def page(title: str, sections: Sequence[Section], folder: Path) -> str:

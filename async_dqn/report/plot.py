@@ -6,8 +6,8 @@ from pathlib import Path
 from async_dqn.errors import UserError
 from async_dqn.report.runs import read_run
 
-SUFFIXES = (".png", ".svg", ".pdf")
-MAX_RUNS = 200
+_SUFFIXES = (".png", ".svg", ".pdf")
+_MAX_RUNS = 200
 
 
 def run_plot(paths: Sequence[str], *, x: str, smooth: int, output: str) -> int:
@@ -15,7 +15,7 @@ def run_plot(paths: Sequence[str], *, x: str, smooth: int, output: str) -> int:
 
     Args:
       paths: run directories.
-      x: what to draw over, one of `figures.AXES`.
+      x: what to draw over: steps or time.
       smooth: games that a running mean is over.
       output: the file to write; its name says the format.
 
@@ -24,13 +24,13 @@ def run_plot(paths: Sequence[str], *, x: str, smooth: int, output: str) -> int:
     """
     if not paths:
         raise UserError("plot needs run directories: async-dqn plot RUN [RUN ...]")
-    if len(paths) > MAX_RUNS:
-        raise UserError(f"{len(paths)} run directories: at most {MAX_RUNS} fit into a picture")
+    if len(paths) > _MAX_RUNS:
+        raise UserError(f"{len(paths)} run directories: at most {_MAX_RUNS} fit into a picture")
     if not 1 <= smooth <= 1_000_000:
         raise UserError(f"--smooth={smooth}: must be 1 to 1000000 games")
     target = Path(output)
-    if target.suffix not in SUFFIXES:
-        raise UserError(f"--output={output}: must end in {', '.join(SUFFIXES)}")
+    if target.suffix not in _SUFFIXES:
+        raise UserError(f"--output={output}: must end in {', '.join(_SUFFIXES)}")
     runs = [read_run(Path(path)) for path in dict.fromkeys(paths)]
     from async_dqn.report import figures  # what draws takes a second to import
 

@@ -118,17 +118,25 @@ def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:
     """The columns of a CSV file as numbers, empty cells as NaN; without the rows in which a needed one is no number."""
+    rows = []
     try:
-        rows = csv_log.rows(path)
+        if _may_be_read(path):
+            rows = csv_log.rows(path)
+        else:
+            notes.append(f"{path.name} is no file")
     except OSError as error:
         notes.append(f"{path.name}: {one_line(error.strerror or error)}")
-        rows = []
     numbers = [{name: _number(cell) for name, cell in row.items()} for row in rows]
     whole = [row for row in numbers if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
     if len(whole) < len(rows):
         notes.append(f"{path.name}: {count(len(rows) - len(whole), 'row')} cannot be read")
     names = [*needed, *(name for name in (whole[0] if whole else {}) if name not in needed)]
     return {name: np.array([row.get(name, math.nan) for row in whole], np.float64) for name in names}
+
+
+def _may_be_read(path: Path) -> bool:
+    """Whether reading it comes to an end: false for a pipe or a device."""
+    return path.is_file() or not path.exists()
 
 
 def _number(cell: str) -> float:
@@ -169,7 +177,7 @@ def read_worker(path: Path, index: int) -> Worker | None:
     """A worker of the run in a folder; None where it has written nothing."""
     file = RunDirectory(path).worker(index) / "metrics.csv"
     try:
-        rows = csv_log.last_rows(file, 10)
+        rows = csv_log.last_rows(file, 10) if _may_be_read(file) else []
     except OSError:
         return None
     if not rows:
@@ -186,8 +194,9 @@ def read_stalenesses(path: Path, num_workers: int) -> Counter[int]:
     """How often an update of the run in a folder was how stale, from its workers' own metrics."""
     counts: Counter[int] = Counter()
     for index in range(num_workers):
+        file = RunDirectory(path).worker(index) / "metrics.csv"
         try:
-            rows = csv_log.rows(RunDirectory(path).worker(index) / "metrics.csv")
+            rows = csv_log.rows(file) if _may_be_read(file) else []
         except OSError:
             continue
         for row in rows:

@@ -219,13 +219,18 @@ def kill(tasks: Sequence[Task]) -> None:
         time.sleep(0.01)
 
 
-def supervise(task: Task, should_stop: threading.Event) -> int:
-    """Runs one task to its end, restarts included. Gives its exit code, with 1 for whatever is not 0, 2 or 130."""
+def supervise(task: Task, should_stop: threading.Event, look: Callable[[], None] = lambda: None) -> int:
+    """Runs one task to its end, restarts included. Gives its exit code, with 1 for whatever is not 0, 2 or 130.
+
+    Args:
+      look: called again and again meanwhile.
+    """
     task.start()
     try:
         while not task.is_over and not should_stop.is_set():
             time.sleep(POLL_PERIOD)  # not should_stop.wait: a signal handler that sets what is waited for may deadlock
             task.poll()
+            look()
         task.terminate()
         wait([task], _PATIENCE)
     finally:

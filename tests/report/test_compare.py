@@ -81,6 +81,7 @@ def test_by_default_it_is_pong_to_18_with_two_seeds(asked):
         (["--seeds=0"], "--seeds=0: must be 1 to 100"),
         (["--games=0"], "--games=0: must be 1 to 10000"),
         (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
+        (["--num_workers=4"], "--num_workers=4: compare takes --worker_counts, such as 2 or 1,2,4"),
         (["--quick", "--env=pong"], "--quick: is on CartPole-v1; leave it or --env=pong out"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
         (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),
@@ -111,6 +112,19 @@ def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, rea
     assert compare.run_compare(comparison, threading.Event(), Progress()) == code
     text = (folder / "report.md").read_text()
     assert f"| async-1, seed 0 | {reason.partition(':')[0]} |" in text
+
+
+def test_a_report_that_cannot_be_made_ends_no_comparison(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(experiment, "evaluate", lambda trial, games, say, should_stop: 0)
+    monkeypatch.setattr(compare.findings, "sections", lambda *arguments, **options: 1 // 0)
+    comparison = Comparison(
+        make_config("cartpole", {"env": "CartPole-v1"}), tmp_path / "c", worker_counts=(1,), num_seeds=1, games=1
+    )
+    experiment.begin(comparison.folder, comparison.config, {})
+    for trial in comparison.trials():
+        write_run(trial.path, [1.0], exit_reason="solved")
+    assert compare.run_compare(comparison, threading.Event(), Progress()) == 0
+    assert capsys.readouterr().out.count("could not write the report: ") == 2
 
 
 def start(folder):

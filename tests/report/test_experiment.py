@@ -120,6 +120,21 @@ def test_a_run_that_fails_is_passed_over_and_an_interruption_ends_all(monkeypatc
     assert [code for _, code in results] == [1, 130]
 
 
+@pytest.mark.parametrize(
+    ("content", "plays"),
+    [(None, True), ('{"games": 5}', False), ('{"games": 4}', True), ("[]", True), ("", True)],
+)
+def test_games_are_played_unless_so_many_have_been(monkeypatch, tmp_path, content, plays):
+    trial = plan(tmp_path)[0]
+    trial.path.mkdir(parents=True)
+    if content is not None:
+        (trial.path / "evaluation.json").write_text(content)
+    commands = []
+    monkeypatch.setattr(experiment, "supervise", lambda task, should_stop: commands.append(task._command(0)) or 7)
+    assert experiment.evaluate(trial, 5, print, threading.Event()) == (7 if plays else 0)
+    assert [command[3:] for command in commands] == [["evaluate", "--games=5", f"--logdir={trial.path}"]] * plays
+
+
 @pytest.mark.parametrize(("text", "counts"), [("2", (2,)), ("1,2, 4", (1, 2, 4)), ("2,2", (2,))])
 def test_worker_counts_are_a_comma_list(text, counts):
     assert check_counts(text) == counts

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from report_helpers import write_run
 
 from async_dqn.csv_log import CsvWriter
 from async_dqn.errors import UserError
-from async_dqn.report.runs import read_run, read_stalenesses, running_mean
+from async_dqn.report.runs import read_run, read_stalenesses, read_worker, running_mean
 
 
 def append(path, *lines):
@@ -85,6 +86,19 @@ def test_damaged_rows_are_left_out_and_counted(tmp_path):
     run = read_run(path)
     np.testing.assert_array_equal(run.returns, [1, 8, 9])
     assert run.notes == ["episodes.csv: 2 rows cannot be read"]
+
+
+@pytest.mark.timeout(20)
+def test_what_would_never_end_is_not_read(tmp_path):
+    path = write_run(tmp_path / "a", [1.0])
+    for name in ("episodes.csv", "metrics.csv", "worker-0/metrics.csv"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    run = read_run(path)
+    assert run.notes == ["metrics.csv is no file", "episodes.csv is no file", "no games yet"]
+    assert read_worker(path, 0) is None
+    assert read_stalenesses(path, 1) == {}
 
 
 def test_columns_of_another_version_are_no_obstacle(tmp_path):
