@@ -58,7 +58,7 @@ def make_learner(gradient: GradientFn, client: ParameterClient, batch: Transitio
         tf.cond(is_finite, lambda: client.consume(flat_gradient, learning_rate), lambda: None)
         return loss, is_finite
 
-    traced = learn_from.get_concrete_function()  # calls cost half a millisecond less, and cannot trace again
+    traced = learn_from.get_concrete_function()  # calls cost less Python, and cannot trace again
     return lambda batch, learning_rate: traced(*batch, learning_rate)
 
 
