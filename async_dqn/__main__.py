@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from async_dqn import devices
+from async_dqn import devices, pretrained
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.config import PRESETS, Config, make_config
 from async_dqn.errors import RunError, UserError, one_line
@@ -219,15 +219,19 @@ def _check_max_restarts(values: flags.FlagValues) -> None:
         raise UserError(f"--max_restarts={values.max_restarts}: must be 0 to 1000")
 
 
-def _supervise(job: str, index: int, config: Config, run: RunDirectory, call: Call) -> int:
-    """Runs this same command in a process of its own, which is started again when it fails or freezes."""
+def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, call: Call) -> int:
+    """Runs this same command in a process of its own, which is started again when it fails or freezes.
+
+    Args:
+      run: where it writes; None: nowhere.
+    """
     from async_dqn.roles.supervisor import Task, supervise
 
-    is_chief = (job, index) == ("worker", 0)
+    chief_run = run if (job, index) == ("worker", 0) else None
+    fixed = ["--max_restarts=0", *([f"--logdir={run.path}"] if run else [])]
 
     def command(restarts: int) -> list[str]:
-        resume = ["--resume"] if is_chief and restarts and run.config.exists() else []
-        fixed = [f"--logdir={run.path}", "--max_restarts=0"]
+        resume = ["--resume"] if chief_run and restarts and chief_run.config.exists() else []
         return [sys.executable, "-m", "async_dqn", *call.arguments, *fixed, *resume]
 
     task = Task(
@@ -236,7 +240,7 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory, call: Ca
         max_restarts=call.values.max_restarts,
         lease=config.lease,
         say=Progress().say,
-        is_final=lambda: is_chief and run.has_failed(),
+        is_final=lambda: chief_run is not None and chief_run.has_failed(),
     )
     return supervise(task, _signals())
 
@@ -268,13 +272,15 @@ def _ps(call: Call) -> int:
     spec, index = _cluster_task(values, "ps")
     config = _make_config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
     _check_max_restarts(values)
+    run = RunDirectory(values.logdir) if values.logdir is not None else None
     if values.max_restarts:
-        run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
         return _supervise("ps", index, config, run, call)
     devices.hide_gpus(None)
     from async_dqn.roles import ps
 
-    return ps.run_ps(config, spec, index, should_stop=_signals())
+    if run:
+        run.create()
+    return ps.run_ps(config, spec, index, run, should_stop=_signals())
 
 
 def _doctor(call: Call) -> int:
@@ -296,16 +302,24 @@ def _existing_run(values: flags.FlagValues) -> RunDirectory:
 
 def _evaluate(call: Call) -> int:
     values = call.values
-    run = _existing_run(values)
+    if values.pretrained is not None and values.logdir is not None:
+        raise UserError(f"--pretrained={values.pretrained}: leave it or --logdir={values.logdir} out")
+    run = _existing_run(values) if values.pretrained is None else pretrained.find(values.pretrained)
     if values.games < 1:
         raise UserError(f"--games={values.games}: must be at least 1")
     if values.video is not None and not values.video.endswith((".gif", ".mp4")):
         raise UserError(f"--video={values.video}: must end in .gif or .mp4")
+    if not values.video_seconds > 0:
+        raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
+    if values.overlay == "q" and values.video is None and not values.human:
+        raise UserError("--overlay=q: needs --video=FILE or --human to be seen")
     config = run.read_config()
     devices.hide_gpus(None)
     from async_dqn.roles import evaluate
 
-    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, video=values.video)
+    watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay == "q")
+    keeps = values.pretrained is None
+    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, keeps=keeps)
 
 
 def _export(call: Call) -> int:
@@ -313,9 +327,9 @@ def _export(call: Call) -> int:
     run = _existing_run(values)
     config = run.read_config()
     devices.hide_gpus(None)
-    from async_dqn.roles import evaluate
+    from async_dqn.roles import export
 
-    return evaluate.run_export(config, run, values.output or str(run.path / "export"))
+    return export.run_export(config, run, format=values.format, output=values.output or str(run.path / "export"))
 
 
 def _bench(call: Call) -> int:
@@ -457,13 +471,25 @@ COMMANDS = {
         options=(
             ("games", _Whole(), 30, "Games to play."),
             ("seed", _Whole(), 12345, "Seed of the games."),
+            ("pretrained", _TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),
             ("video", _TEXT, None, "Also record the first game, to this .gif or .mp4."),
+            ("video_seconds", _Number(), 300.0, "Seconds of it at most."),
+            ("human", flags.BooleanParser(), False, "Show the games in a window, one after another."),
+            ("overlay", flags.EnumParser(["none", "q"]), "none", "Draw beside the game: none, q (the action values)."),
         ),
     ),
     "export": Command(
-        "Write a trained agent as a SavedModel that maps observations to action values.",
+        "Write a trained agent for other programs, or as a small agent to hand on.",
         _export,
-        options=(("output", _TEXT, None, "Folder to write [LOGDIR/export]."),),
+        options=(
+            (
+                "format",
+                flags.EnumParser(["saved_model", "agent"]),
+                "saved_model",
+                "saved_model: observations to action values; agent: what evaluate plays, in half precision.",
+            ),
+            ("output", _TEXT, None, "Folder to write [LOGDIR/export]."),
+        ),
     ),
     "compare": Command(
         "Train standard and asynchronous agents on the same work, in turn, and report on them.",

@@ -42,6 +42,10 @@ class RunDirectory:
         """The folder of one worker's own files."""
         return self.path / f"worker-{index}"
 
+    def ps(self, index: int) -> Path:
+        """The folder of one parameter server's own files."""
+        return self.path / f"ps-{index}"
+
     def check(self, *, resume: bool) -> None:
         """Raises UserError where a new run would overwrite an old one, or there is none to resume."""
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from async_dqn.report.runs import Run, running_mean
+from async_dqn.report.runs import Run, Usage, running_mean
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MAX_DOTS = 4_000  # games drawn one by one, of each run
@@ -134,6 +134,34 @@ def staleness(counts: Mapping[str, Mapping[int, int]]) -> Figure:
         axes.set_ylabel("% of updates")
         axes.legend(fontsize=9)
         return figure
+
+
+def usage(usages: Mapping[str, Mapping[str, Usage]]) -> Figure:
+    """Cores used and memory held over time, of all processes of a run together; a curve for each kind of run.
+
+    Args:
+      usages: of each process, by the name of the kind; at least one.
+    """
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 4.8), layout="constrained")
+        cores, memory = figure.subplots(2, sharex=True)
+        ends = {kind: max(each.seconds[-1] for each in processes.values()) for kind, processes in usages.items()}
+        unit, divisor = _unit("time", max(ends.values()))
+        for (kind, processes), colour in zip(usages.items(), itertools.cycle(COLOURS), strict=False):
+            grid = np.linspace(0, ends[kind], _GRID)
+            cores_used = sum(_smooth(grid, each.seconds, each.cores) for each in processes.values())
+            resident_gb = sum(_smooth(grid, each.seconds, each.resident_mb) for each in processes.values()) / 1_000
+            cores.plot(grid / divisor, cores_used, color=colour, linewidth=1.5, label=kind)
+            memory.plot(grid / divisor, resident_gb, color=colour, linewidth=1.5)
+        cores.set(ylabel="cores used", ylim=(0, None))
+        memory.set(ylabel="memory (GB)", ylim=(0, None), xlabel=unit, xlim=(0, None))
+        figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+        return figure
+
+
+def _smooth(grid: np.ndarray, seconds: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The mean of a hundredth of all values, and those before its time the first one. [T], [T] -> [grid]."""
+    return np.interp(grid, seconds, running_mean(values, max(1, len(values) // 100)))
 
 
 def _draw(axes: Axes, curve: Curve, colour: str, x: str, divisor: float, window: int) -> None:

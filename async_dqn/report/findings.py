@@ -14,7 +14,7 @@ from async_dqn.progress import count, format_seconds
 from async_dqn.report import figures
 from async_dqn.report.experiment import STANDARD, Trial
 from async_dqn.report.page import Picture, Section, Table, Text
-from async_dqn.report.runs import Run, read_stalenesses, read_worker
+from async_dqn.report.runs import Run, Usage, read_stalenesses, read_usage, read_worker
 
 _WINDOW = 100  # games of a running mean, as of the goal
 
@@ -110,8 +110,8 @@ def _whole(value: float) -> str:
 
 
 def worker_table(found: Sequence[Found]) -> Table:
-    """What each worker did: its share, its replay ratio, its memory, its wait."""
-    header = ["", "agent steps", "minibatches", "minibatches per step", "waiting for ps", "memory at the end"]
+    """What each worker did: its share, its replay ratio, its wait."""
+    header = ["", "agent steps", "minibatches", "minibatches per step", "waiting for ps"]
     rows = []
     for one in found:
         for index in range(one.trial.config.num_workers):
@@ -120,8 +120,7 @@ def worker_table(found: Sequence[Found]) -> Table:
                 continue
             ratio = worker.minibatches / worker.env_steps if worker.env_steps else math.nan
             waiting = f"{worker.waiting_percent:.1f} %" if math.isfinite(worker.waiting_percent) else "-"
-            memory = f"{worker.resident_mb:,.0f} MB" if math.isfinite(worker.resident_mb) else "-"
-            cells = [_whole(worker.env_steps), _whole(worker.minibatches), number(ratio), waiting, memory]
+            cells = [_whole(worker.env_steps), _whole(worker.minibatches), number(ratio), waiting]
             rows.append([f"{one.trial.title}: worker {index}", *cells])
     return Table(header, rows)
 
@@ -145,6 +144,7 @@ def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *,
         Section("Staleness", [_staleness(found, folder)]),
         Section("Runs", [run_table(found), *([Text(notes)] if notes else [])]),
         Section("Workers", [worker_table(found)]),
+        Section("CPU and memory", _usage(found, folder)),
         Section("How it was made", [Text(_provenance(origin, found))]),
     ]
 
@@ -176,6 +176,38 @@ def _staleness(found: Sequence[Found], folder: Path) -> Picture | Text:
         "Staleness of updates: how many updates were applied between the pull that an update was computed on and its "
         "push, of other workers or of its own.",
     )
+
+
+def _usage(found: Sequence[Found], folder: Path) -> list[Text | Table | Picture]:
+    """Over time for the first seed of each kind, and a row for each process of all."""
+    usages = [(one, processes) for one in found if (processes := _usage_of(one))]
+    if not usages:
+        return [Text(["These runs have not recorded it."])]
+    first: dict[str, Mapping[str, Usage]] = {}
+    for one, processes in usages:
+        first.setdefault(one.trial.name, processes)
+    file = "figures/usage.png"
+    figures.save(figures.usage(first), folder / file)
+    caption = (
+        "Cores used and memory held by all processes of a run together, the launcher aside; first seed of each kind."
+    )
+    rows = [
+        [
+            f"{one.trial.title}: {name}",
+            number(usage.mean_cores),
+            f"{usage.half_way_mb:,.0f} MB",
+            f"{usage.resident_mb[-1]:,.0f} MB",
+        ]
+        for one, processes in usages
+        for name, usage in processes.items()
+    ]
+    return [Picture(file, caption), Table(["", "cores used", "memory at half time", "memory at the end"], rows)]
+
+
+def _usage_of(one: Found) -> Mapping[str, Usage]:
+    config = one.trial.config
+    num_ps = 0 if one.trial.name == STANDARD else config.num_ps
+    return read_usage(one.run.path, num_ps=num_ps, num_workers=config.num_workers)
 
 
 def _provenance(origin: Mapping[str, Any], found: Sequence[Found]) -> list[str]:

@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from async_dqn import csv_log
 from async_dqn.checkpoints import read_regular
 from async_dqn.errors import UserError, one_line
+from async_dqn.process_meter import METER_FIELDS
 from async_dqn.progress import count
 from async_dqn.run_directory import RunDirectory
 
@@ -203,6 +204,44 @@ def read_stalenesses(path: Path, num_workers: int) -> Counter[int]:
             for staleness, times in re.findall(r"\b([0-9]{1,9}):([0-9]{1,9})\b", row.get("stalenesses", "")):
                 counts[int(staleness)] += int(times)
     return counts
+
+
+class Usage(NamedTuple):
+    """What one process took of the machine: CPU seconds a second [T] and megabytes in memory [T], at `seconds` [T]."""
+
+    seconds: np.ndarray
+    cores: np.ndarray
+    resident_mb: np.ndarray
+
+    @property
+    def mean_cores(self) -> float:
+        """Over all of its time."""
+        return float(np.average(self.cores, weights=np.maximum(np.diff(self.seconds, prepend=0.0), 1e-9)))
+
+    @property
+    def half_way_mb(self) -> float:
+        """Megabytes when half of its time was over."""
+        return float(np.interp(self.seconds[-1] / 2, self.seconds, self.resident_mb))
+
+
+def read_usage(path: Path, *, num_ps: int, num_workers: int) -> dict[str, Usage]:
+    """What each ps and worker of the run in a folder took of the machine, as far as they have recorded it."""
+    run = RunDirectory(path)
+    folders = {f"worker {index}": run.worker(index) for index in range(num_workers)}
+    folders |= {f"ps {index}": run.ps(index) for index in range(num_ps)}
+    found = {}
+    for name, folder in folders.items():
+        columns = _columns(folder / "metrics.csv", ("wall_seconds", *METER_FIELDS), [])
+        if len(columns["wall_seconds"]):
+            usage = Usage(columns["wall_seconds"], *(columns[field] for field in METER_FIELDS))
+            found[name] = usage._replace(seconds=_unbroken(usage.seconds))
+    return found
+
+
+def _unbroken(seconds: np.ndarray) -> np.ndarray:
+    """A process that is started again counts from 0 again; here it goes on from where it was."""
+    falls = np.where(np.diff(seconds, prepend=0.0) < 0, np.concatenate([[0.0], seconds[:-1]]), 0.0)
+    return seconds + np.cumsum(falls)
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

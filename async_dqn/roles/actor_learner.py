@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
-import psutil
 
 from async_dqn import environments
 from async_dqn.config import Config
@@ -16,6 +15,7 @@ from async_dqn.cycle import PARTS
 from async_dqn.metrics import TensorBoardWriter
 from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import EpisodeReport
+from async_dqn.process_meter import METER_FIELDS, ProcessMeter
 from async_dqn.roles import assemble
 from async_dqn.roles.snapshots import Snapshots
 from async_dqn.run_directory import RunDirectory
@@ -35,7 +35,7 @@ _FIELDS = (
     "stalenesses",
     "steps_per_second",
     *(f"seconds_{part}" for part in PARTS),
-    "resident_mb",
+    *METER_FIELDS,
 )
 
 
@@ -66,7 +66,7 @@ class WorkerMetrics:
         self._log_period = config.log_period
         self._started = self._logged_at = self._reported_at = time.monotonic()
         self._logged_steps = self._num_steps
-        self._process = psutil.Process()
+        self._meter = ProcessMeter()
         self._tensorboard = TensorBoardWriter(run.tensorboard / f"worker-{worker}")
         self._cycle = client.clock.seconds()
 
@@ -110,7 +110,7 @@ class WorkerMetrics:
             "staleness_mean": float(np.mean(stalenesses)) if stalenesses else float("nan"),
             "staleness_max": max(stalenesses, default=0),
             "steps_per_second": (self._num_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
-            "resident_mb": self._process.memory_info().rss / 1e6,
+            **self._meter.read(),
         }
         seconds = {f"seconds_{part}": value for part, value in cycle.items()}
         counts = " ".join(f"{value}:{times}" for value, times in sorted(collections.Counter(stalenesses).items()))

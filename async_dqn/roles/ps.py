@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from async_dqn.cluster import server
 from async_dqn.cluster.bailiff import Bailiff
@@ -10,7 +11,10 @@ from async_dqn.cluster.done_queue import Mailbox
 from async_dqn.cluster.leases import LeaseBook, LeaseState
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
+from async_dqn.csv_log import CsvWriter
+from async_dqn.process_meter import METER_FIELDS, ProcessMeter
 from async_dqn.progress import Progress
+from async_dqn.run_directory import RunDirectory
 
 _PERIOD = 0.05  # seconds between two looks at what came in
 _STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
@@ -30,8 +34,34 @@ class _OwnTime:
         return self._seconds
 
 
-def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: threading.Event) -> int:
-    """Serves one shard. Gives the exit code: 0 if the run came to its end, or each worker to its own."""
+class _Metrics:
+    """What this ps takes of the machine, in its own metrics.csv."""
+
+    def __init__(self, folder: Path, period: float, say: Callable[[str], None]):
+        self._writer = CsvWriter(folder / "metrics.csv", ("wall_seconds", *METER_FIELDS), say)
+        self._meter = ProcessMeter()
+        self._period = period
+        self._started = self._logged_at = time.monotonic()
+
+    def tick(self) -> None:
+        """Writes a row where one is due."""
+        if time.monotonic() - self._logged_at >= self._period:
+            self.log()
+
+    def log(self) -> None:
+        """Writes a row."""
+        self._logged_at = time.monotonic()
+        self._writer.write({"wall_seconds": self._logged_at - self._started, **self._meter.read()})
+
+
+def run_ps(
+    config: Config, spec: ClusterSpec, task_index: int, run: RunDirectory | None, *, should_stop: threading.Event
+) -> int:
+    """Serves one shard. Gives the exit code: 0 if the run came to its end, or each worker to its own.
+
+    Args:
+      run: where to write how much of the machine it takes; None: nowhere.
+    """
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
     mailbox = Mailbox(target, session_config, ps=task_index, num_workers=spec.num_workers)
@@ -43,6 +73,7 @@ def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: t
 
     say = Progress(name=f"ps {task_index}").say
     say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
+    metrics = _Metrics(run.ps(task_index), config.log_period, say) if run else None
     stop_at = None
     while not book.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
         for message in mailbox.take():
@@ -55,11 +86,15 @@ def run_ps(config: Config, spec: ClusterSpec, task_index: int, *, should_stop: t
                 say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
             if bailiff:
                 bailiff.evict(worker, token)
+        if metrics:
+            metrics.tick()
         time.sleep(_PERIOD)
         if should_stop.is_set() and stop_at is None:
             say("interrupted; the workers are told to save and to end")
             mailbox.ask_to_stop()
             stop_at = time.monotonic() + _STOP_DEADLINE
+    if metrics:
+        metrics.log()
     return _verdict(book, interrupted=should_stop.is_set(), say=say)
 
 

@@ -178,6 +178,8 @@ def test_the_run_directory_is_complete(finished):
         snapshot, faults = checkpoints.load_newest(run.worker(index) / "snapshots")
         assert snapshot is not None and snapshot.number == int(row["env_steps"]) and faults == []
         assert list((run.worker(index) / "replay").glob("*.segment"))
+    for row in (_rows(run.ps(index) / "metrics.csv")[-1] for index in range(num_ps)):
+        assert float(row["cores_used"]) >= 0 and float(row["resident_mb"]) > 100
     assert str(run.path) in local.out and local.err == ""
     config = run.read_config()
     assert Config.from_dict(config.to_dict()) == config

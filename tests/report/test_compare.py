@@ -159,7 +159,7 @@ def test_an_interrupted_comparison_goes_on_and_reports(tmp_path):
     text = (folder / "report.md").read_text()
     assert "| standard, seed 0 | finished | 3,000 |" in text and "| async-2, seed 0 | finished | 3,000 |" in text
     html = (folder / "report.html").read_text()
-    assert html.count("data:image/png;base64,") == 3
+    assert html.count("data:image/png;base64,") == 4
     assert re.search(r"https?://", html) is None
 
     done = time.time_ns()

@@ -6,7 +6,7 @@ import pytest
 from report_helpers import write_run
 
 from async_dqn.report import figures
-from async_dqn.report.runs import read_run
+from async_dqn.report.runs import Usage, read_run
 
 
 def read(tmp_path, **runs):
@@ -174,6 +174,20 @@ def test_what_is_staler_than_there_are_bars_is_in_the_last_one():
     heights = [bar.get_height() for bar in axes.containers[0]]
     assert (len(heights), heights[0], heights[-1]) == (61, 25, 75)
     assert axes.get_xlabel() == "staleness, in updates (the last bar: or more)"
+
+
+def test_the_machine_s_use_is_that_of_all_processes_together():
+    worker = Usage(np.array([0.0, 60, 120]), np.array([1.0, 1, 1]), np.array([1_000.0, 2_000, 3_000]))
+    ps = Usage(np.array([60.0, 240]), np.array([0.5, 0.5]), np.array([500.0, 500]))
+    cores, memory = figures.usage({"async-1": {"worker 0": worker, "ps 0": ps}, "standard": {"worker 0": worker}}).axes
+    both, alone = (line.get_data() for line in cores.lines)
+    np.testing.assert_allclose(both[1], 1.5)
+    np.testing.assert_allclose(alone[1], 1)
+    assert (both[0][-1], alone[0][-1]) == (4, 2)  # minutes
+    both, alone = (line.get_data() for line in memory.lines)
+    assert (both[1][0], both[1][-1], alone[1][-1]) == (1.5, 3.5, 3.0)  # GB
+    assert memory.get_xlabel() == "wall-clock time (minutes)"
+    assert [axes.get_ylabel() for axes in (cores, memory)] == ["cores used", "memory (GB)"]
 
 
 def test_drawing_changes_nobody_else_s_style(tmp_path):

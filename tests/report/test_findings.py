@@ -95,12 +95,32 @@ def test_each_run_has_a_row(tmp_path):
 
 def test_each_worker_has_its_replay_ratio_and_its_wait(tmp_path):
     run = found(tmp_path, "async-2", 0, workers=2)
-    fields = ("env_steps", "minibatches", "resident_mb", "seconds_gradient", "seconds_waiting")
+    fields = ("env_steps", "minibatches", "seconds_gradient", "seconds_waiting")
     writer = CsvWriter(run.run.path / "worker-1" / "metrics.csv", fields)
-    for row in ((0, 0, 700, 0.0, 0.0), (4_000, 1_000, 812.4, 9.0, 1.0)):
+    for row in ((0, 0, 0.0, 0.0), (4_000, 1_000, 9.0, 1.0)):
         writer.write(dict(zip(fields, row, strict=True)))
     writer.close()
-    assert worker_table([run]).rows == [["async-2, seed 0: worker 1", "4,000", "1,000", "0.25", "10.0 %", "812 MB"]]
+    assert worker_table([run]).rows == [["async-2, seed 0: worker 1", "4,000", "1,000", "0.25", "10.0 %"]]
+
+
+def write_usage(path, process, *rows):
+    writer = CsvWriter(path / process / "metrics.csv", ("wall_seconds", "cores_used", "resident_mb"))
+    for row in rows:
+        writer.write(dict(zip(("wall_seconds", "cores_used", "resident_mb"), row, strict=True)))
+    writer.close()
+
+
+def test_each_process_has_its_cpu_and_memory_and_each_kind_a_curve(tmp_path):
+    runs = [found(tmp_path, "async-2", 0, workers=2), found(tmp_path, "standard", 0)]
+    write_usage(runs[0].run.path, "ps-0", (10, 0.2, 700), (20, 0.1, 702))
+    write_usage(runs[0].run.path, "worker-1", (10, 1.0, 800), (40, 0.6, 812.4))
+    made = sections(runs, {}, tmp_path, num_planned=2)
+    picture, table = next(section for section in made if section.title == "CPU and memory").blocks
+    assert (tmp_path / picture.file).read_bytes().startswith(b"\x89PNG")
+    assert table.rows == [
+        ["async-2, seed 0: worker 1", "0.7", "804 MB", "812 MB"],  # (10 * 1 + 30 * 0.6) / 40
+        ["async-2, seed 0: ps 0", "0.15", "700 MB", "702 MB"],
+    ]
 
 
 def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
@@ -109,7 +129,7 @@ def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
     origin = {"command": "async-dqn compare", "date": "now", "cpu": "fast", "cores": 2, "versions": {"numpy": "9"}}
     made = sections(runs, origin, tmp_path, num_planned=4)
     assert [section.title for section in made] == [
-        "Result", "Learning curves", "Staleness", "Runs", "Workers", "How it was made"
+        "Result", "Learning curves", "Staleness", "Runs", "Workers", "CPU and memory", "How it was made"
     ]  # fmt: skip
     assert made[0].blocks[0] == Text(["Not complete: 2 runs of 4 so far."])
     pictures = [block for section in made for block in section.blocks if isinstance(block, Picture)]
@@ -118,6 +138,7 @@ def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
     ]  # fmt: skip
     assert made[2].blocks[0].caption.startswith("Staleness of updates")
     assert all((tmp_path / picture.file).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    assert made[-2].blocks == [Text(["These runs have not recorded it."])]
     lines = made[-1].blocks[0].lines
     assert "command: async-dqn compare" in lines and "versions: numpy 9" in lines
 

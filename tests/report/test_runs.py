@@ -7,7 +7,7 @@ from report_helpers import write_run
 
 from async_dqn.csv_log import CsvWriter
 from async_dqn.errors import UserError
-from async_dqn.report.runs import read_run, read_stalenesses, read_worker, running_mean
+from async_dqn.report.runs import read_run, read_stalenesses, read_usage, read_worker, running_mean
 
 
 def append(path, *lines):
@@ -99,6 +99,22 @@ def test_what_would_never_end_is_not_read(tmp_path):
     assert run.notes == ["metrics.csv is no file", "episodes.csv is no file", "no games yet"]
     assert read_worker(path, 0) is None
     assert read_stalenesses(path, 1) == {}
+
+
+def test_what_processes_took_goes_on_over_a_restart(tmp_path):
+    path = write_run(tmp_path / "a", [])
+    (path / "worker-1").mkdir()
+    (path / "worker-1" / "metrics.csv").write_text(
+        "wall_seconds,cores_used,resident_mb\n2,1,700\n4,1,710\n3,0.5,700\n5,x,700\n6,0.5,690\n"
+    )
+    (path / "ps-0").mkdir()
+    (path / "ps-0" / "metrics.csv").write_text("wall_seconds,cores_used,resident_mb\n")
+    usages = read_usage(path, num_ps=2, num_workers=2)
+    assert list(usages) == ["worker 1"]
+    np.testing.assert_allclose(usages["worker 1"].seconds, [2, 4, 7, 10])
+    assert usages["worker 1"].mean_cores == pytest.approx((2 * 1 + 2 * 1 + 3 * 0.5 + 3 * 0.5) / 10)
+    assert usages["worker 1"].half_way_mb == pytest.approx(710 - 10 / 3)
+    assert usages["worker 1"].resident_mb[-1] == 690
 
 
 def test_columns_of_another_version_are_no_obstacle(tmp_path):
