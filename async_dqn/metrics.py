@@ -20,6 +20,11 @@ class TensorBoardWriter:
     def __init__(self, directory: Path):
         self._writer = tf.summary.create_file_writer(str(directory))
 
+    def write_layout(self, layout: bytes) -> None:
+        """Says which charts "Custom Scalars" shows; a serialized summary."""
+        with contextlib.suppress(OSError, tf.errors.OpError), self._writer.as_default(step=0):
+            tf.summary.experimental.write_raw_pb(layout)
+
     def write(self, row: Mapping[str, Any], step: int) -> None:
         """Writes every finite number of the row."""
         with contextlib.suppress(OSError, tf.errors.OpError), self._writer.as_default(step=step):  # a full disk

@@ -20,6 +20,7 @@ from async_dqn.parameter_client import ParameterClient
 from async_dqn.parameters import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
 from async_dqn.progress import Progress, progress_line
 from async_dqn.run_directory import RunDirectory
+from async_dqn.tensorboard_layout import layout
 
 _SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
 
@@ -74,6 +75,7 @@ class Chief:
         self._ps_recoveries = self._steps_lost = 0
         self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
+        self._tensorboard.write_layout(layout())
         self._next_checkpoint = self._started + (config.checkpoint_period if is_live else 0.0)
 
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
