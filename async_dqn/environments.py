@@ -27,7 +27,7 @@ _ATARI_FRAME_SKIP = 4
 
 # An emulator is seeded by loading its ROM anew, which takes a tenth of a second, most of it for a table of blended
 # colours that nothing here reads. So its games share a seed until this many steps were played from it.
-_ATARI_STEPS_PER_SEED = 5_000
+ATARI_STEPS_PER_SEED = 5_000
 
 
 def resolve(id: str, protocol: str) -> EnvironmentSpec:
@@ -78,7 +78,7 @@ def make_vector_env(
         # Emulators could end an episode at a lost life, but would start the game over, or at a limit, but
         # would not render its last frames. So they are only asked for the end of the game.
         environments = make_emulators(spec, num_envs, num_threads=num_threads)
-        steps_per_seed = _ATARI_STEPS_PER_SEED
+        steps_per_seed = ATARI_STEPS_PER_SEED
     else:
         environments = SyncVectorEnv([lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     return LockStepEnv(environments, spec, num_envs, seed, steps_per_seed)
@@ -98,13 +98,26 @@ def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> Atar
     )
 
 
-def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
+def action_names(spec: EnvironmentSpec) -> list[str]:
+    """What each action does, as far as it is known: on Atari, else their numbers."""
+    if not spec.is_atari:
+        return [str(action) for action in range(spec.num_actions)]
+    emulator = _emulator(gymnasium.spec(spec.id).kwargs["game"])
+    return [action.name.lower() for action in emulator.getMinimalActionSet()]
+
+
+def _emulator(game: str) -> ale_py.ALEInterface:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
+    path = roms.get_rom_path(game)
+    assert path is not None  # as the game is registered
+    emulator.loadROM(path)
+    return emulator
+
+
+def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
     try:
-        path = roms.get_rom_path(game)
-        assert path is not None  # as the game is registered
-        emulator.loadROM(path)
+        emulator = _emulator(game)
     except OSError as error:
         raise UserError(f"--env={game}: has no ROM that can be read, reinstall ale-py: {error}") from error
     return EnvironmentSpec(

@@ -1,42 +1,68 @@
-"""Plays greedy games with a trained agent, records one, and exports the network."""
+"""Plays greedy games with a trained agent, and shows them."""
 
 import contextlib
 import json
-import os
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
-import imageio.v2 as imageio
 import numpy as np
 import tensorflow as tf
 
-from async_dqn import checkpoints, environments
-from async_dqn.checkpoints import Checkpoint, write_atomically
+from async_dqn import environments
+from async_dqn.checkpoints import write_atomically
 from async_dqn.config import Config
-from async_dqn.errors import UserError
 from async_dqn.frame_stack import FrameStack
 from async_dqn.progress import Progress
 from async_dqn.roles.assemble import Problem, make_problem
+from async_dqn.roles.trained import load_trained
 from async_dqn.run_directory import RunDirectory
-from async_dqn.screen import Screen, make_screen
+from async_dqn.show.overlay import QOverlay
+from async_dqn.show.screen import Screen, make_screen
+from async_dqn.show.viewers import Video, Window
 
 _MAX_ENVS = 10
 
 
-def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, video: str | None) -> int:
-    """Plays `games` greedy games of the run's newest checkpoint and says how they went. Gives the exit code."""
+class Watch(NamedTuple):
+    """How the games are shown.
+
+    Attributes:
+      video: the .gif or .mp4 file for the first game; None: none.
+      video_seconds: how long it may get.
+      human: open a window, and play the games in it one after another at the speed of play.
+      overlay: draw the action values beside the picture.
+    """
+
+    video: str | None = None
+    video_seconds: float = np.inf
+    human: bool = False
+    overlay: bool = False
+
+
+def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, watch: Watch, keeps: bool = True) -> int:
+    """Plays `games` greedy games of the run's newest checkpoint and says how they went. Gives the exit code.
+
+    Args:
+      keeps: write evaluation.json into the run directory.
+
+    Raises:
+      UserError: there is no such checkpoint, or the games cannot be shown as asked for.
+    """
     progress = Progress()
     problem = make_problem(config)
-    if video is not None:
-        _check_writable(video)
-    checkpoint = _newest(run, problem, progress)
-    screen = make_screen(problem.spec, seed) if video is not None else None
-    returns, pictures = _play(problem, checkpoint.arrays["store/online"], games, seed, progress, screen)
+    trained = load_trained(run, problem, progress.say)
+    with contextlib.ExitStack() as cleanup:
+        show = _make_show(problem, seed, watch, cleanup) if watch.video or watch.human else None
+        num_envs = 1 if watch.human else min(games, _MAX_ENVS)
+        returns = _play(problem, trained.online, games, num_envs, seed, progress, show)
+    if not returns:
+        progress.say("no game was played to its end")
+        return 0
     result = {
         "env": problem.spec.id,
         "protocol": problem.spec.protocol,
-        "checkpoint_env_steps": checkpoint.number,
-        "games": games,
+        "checkpoint_env_steps": trained.env_steps,
+        "games": len(returns),
         "seed": seed,
         "epsilon": 0.0,
         "mean": float(np.mean(returns)),
@@ -45,106 +71,105 @@ def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, vi
         "max": float(np.max(returns)),
         "returns": returns,
     }
-    with contextlib.suppress(OSError):  # a run directory may be read-only
-        write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
+    if keeps and len(returns) == games:
+        with contextlib.suppress(OSError):  # a run directory may be read-only
+            write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
     progress.say(
-        f"{problem.spec.id} ({problem.spec.protocol}), {games} greedy games at {checkpoint.number:,} agent steps: "
-        f"mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
+        f"{problem.spec.id} ({problem.spec.protocol}), {len(returns)} greedy games at {trained.env_steps:,} agent "
+        f"steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}"
     )
-    if screen is not None and video is not None:
-        _write_video(video, pictures, screen.frames_per_second)
-        progress.say(f"video of the first game ({len(pictures)} pictures): {Path(video).absolute()}")
+    if show and show.video:
+        progress.say(f"video of the first game ({show.video.num_pictures} pictures): {show.video.path}")
     return 0
 
 
-def run_export(config: Config, run: RunDirectory, output: str) -> int:
-    """Writes a SavedModel: observations [B, S, ...] -> {"q_values": [B, A] float32}. Gives the exit code."""
-    progress = Progress()
-    problem = make_problem(config)
-    checkpoint = _newest(run, problem, progress)
-    if Path(output).exists():
-        raise UserError(f"--output={output} exists already; give a new folder")
-    _check_writable(output)
-    observation = _stacked_spec(problem)
-    module = tf.Module()
-    module.parameters = tf.Variable(checkpoint.arrays["store/online"], trainable=False)
+class _Show:
+    """Shows the games of the first environment: the first of them in a video, all in a window."""
 
-    @tf.function(autograph=False, input_signature=[observation])
-    def q_values(observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {
-            "q_values": problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
-        }
+    def __init__(self, screen: Screen, overlay: QOverlay | None, video: Video | None, window: Window | None):
+        self._screen, self._overlay = screen, overlay
+        self.video, self._window = video, window
+        self._picture = screen.reset()
 
-    module.q_values = q_values
-    tf.saved_model.save(module, output, signatures={"serving_default": q_values})
-    progress.say(
-        f"{output}: {observation.dtype.name} {['batch', *observation.shape[1:]]} -> q_values "
-        f"['batch', {problem.spec.num_actions}], from {checkpoint.number:,} agent steps"
-    )
-    return 0
+    @property
+    def is_left(self) -> bool:
+        """Whether whoever watched has closed the window."""
+        return self._window is not None and self._window.is_done
 
+    def step(self, q_values: np.ndarray, action: int) -> None:
+        """Shows where the game stands, with the action values [A] there, and goes on with the action."""
+        viewers = [viewer for viewer in (self.video, self._window) if viewer and not viewer.is_done]
+        if not viewers:
+            return
+        picture = self._overlay.draw(self._picture, q_values, action) if self._overlay else self._picture
+        for viewer in viewers:
+            viewer.show(picture)
+        self._picture = self._screen.step(action)
 
-def _newest(run: RunDirectory, problem: Problem, progress: Progress) -> Checkpoint:
-    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
-    for fault in faults:
-        progress.say(f"warning: {fault}; using the one before")
-    if checkpoint is None:
-        raise UserError(f"--logdir={run.path} holds no whole checkpoint yet")
-    online = checkpoint.arrays.get("store/online")
-    if online is None or online.shape != (problem.layout.num_parameters,):
-        raise UserError(f"--logdir={run.path}: checkpoint {checkpoint.number} is not one of this network")
-    return checkpoint
+    def end_game(self) -> None:
+        """A game has ended."""
+        if self.video:
+            self.video.close()
 
 
-def _stacked_spec(problem: Problem) -> tf.TensorSpec:
+def _make_show(problem: Problem, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
+    """What shows the games; `cleanup` closes all that it consists of."""
+    screen = cleanup.enter_context(contextlib.closing(make_screen(problem.spec, seed, has_window=watch.human)))
+    video = window = None
+    if watch.video is not None:
+        video = Video(watch.video, screen.frames_per_second, watch.video_seconds)
+        cleanup.enter_context(contextlib.closing(video))
+    if watch.human:
+        window = Window(f"async-dqn: {problem.spec.id}", screen.frames_per_second)
+        cleanup.enter_context(contextlib.closing(window))
+    overlay = QOverlay(environments.action_names(problem.spec)) if watch.overlay else None
+    return _Show(screen, overlay, video, window)
+
+
+def _make_q_values(problem: Problem, online: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Stacked observations [N, S, ...] -> action values [N, A]."""
     spec = problem.spec
-    return tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype, name="observation")
+    stacked = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)
+    parameters = problem.layout.unflatten(tf.constant(online))
+
+    @tf.function(autograph=False, input_signature=[stacked])
+    def q_values(observation: tf.Tensor) -> tf.Tensor:
+        return problem.network.apply(parameters, observation)
+
+    return lambda observation: q_values(observation).numpy()
 
 
 def _play(
-    problem: Problem, online: np.ndarray, games: int, seed: int, progress: Progress, screen: Screen | None
-) -> tuple[list[float], list[np.ndarray]]:
-    """Returns of `games` games, each environment playing its share whatever their lengths; pictures of the first."""
-    num_envs = min(games, _MAX_ENVS)
+    problem: Problem,
+    online: np.ndarray,
+    games: int,
+    num_envs: int,
+    seed: int,
+    progress: Progress,
+    show: _Show | None,
+) -> list[float]:
+    """Returns of `games` games, each environment playing its share whatever their lengths; fewer if nobody watches."""
     shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
     env = environments.make_vector_env(problem.spec, num_envs, seed)
     stack = FrameStack(num_envs, problem.spec.stack, problem.spec.observation_shape, problem.spec.observation_dtype)
-    parameters = problem.layout.unflatten(tf.constant(online))
-
-    @tf.function(autograph=False, input_signature=[_stacked_spec(problem)])
-    def best_actions(observation: tf.Tensor) -> tf.Tensor:
-        return tf.argmax(problem.network.apply(parameters, observation), axis=1)
-
+    q_values = _make_q_values(problem, online)
     returns: list[float] = []
     played = np.zeros(num_envs, int)
-    pictures = [screen.reset()] if screen else []
     with contextlib.closing(env):
         stacked = stack.reset(env.reset())
-        while len(returns) < games:
-            actions = best_actions(stacked).numpy()
+        while len(returns) < games and not (show and show.is_left):
+            values = q_values(stacked)
+            actions = np.argmax(values, axis=1)
+            if show:
+                show.step(values[0], int(actions[0]))
             result = env.step(actions)
             stacked = stack.push(result.observation, result.terminated | result.truncated)
-            if screen and not played[0]:
-                pictures.append(screen.step(int(actions[0])))
             for episode in result.episodes:
                 if played[episode.environment] < shares[episode.environment]:
                     returns.append(episode.episode_return)
                 played[episode.environment] += 1
+                if show and episode.environment == 0:
+                    show.end_game()
                 progress.show(f"{len(returns)}/{games} games, mean return {np.mean(returns or [0]):.2f}")
-    if screen:
-        screen.close()
-    return returns, pictures
-
-
-def _check_writable(path: str) -> None:
-    folder = Path(path).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"{path}: {folder} is not a folder that can be written to")
-
-
-def _write_video(path: str, pictures: list[Any], frames_per_second: int) -> None:
-    if path.endswith(".gif"):
-        imageio.mimwrite(path, pictures, duration=1000 / frames_per_second, loop=0)
-    else:
-        imageio.mimwrite(path, pictures, fps=frames_per_second, macro_block_size=2)
+    return returns

@@ -1,82 +1,81 @@
-"""The picture a person sees of a game that an agent plays from another one.
+"""The picture a person sees of the games that an agent plays in the first of its environments.
 
-The screen is a twin of the agent's environment: made from the same seed and given the same actions it goes through the
-same states, and renders them in colour and full size.
+The screen is a twin of that environment: made from the same seed and given the same actions it goes through the same
+states, game after game, and renders them in colour and full size.
 """
 
 import os
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from async_dqn.environments import make_emulators
-from async_dqn.errors import UserError
-from async_dqn.vector_env import EnvironmentSpec
+from async_dqn.environments import ATARI_STEPS_PER_SEED, make_emulators
+from async_dqn.errors import UserError, one_line
+from async_dqn.vector_env import EnvironmentSpec, LockStepEnv
 
-
-class Screen(Protocol):
-    """A picture [H, W, 3] uint8 after each step of one environment, and how many of them make a second."""
-
-    frames_per_second: int
-
-    def reset(self) -> np.ndarray: ...
-
-    def step(self, action: int) -> np.ndarray: ...
-
-    def close(self) -> None: ...
+_ATARI_SHAPE = (210, 160, 3)
 
 
-def make_screen(spec: EnvironmentSpec, seed: int) -> Screen:
-    """The screen of the environment that `make_vector_env` seeds with `seed`. Raises UserError if it cannot draw."""
-    return _AtariScreen(spec, seed) if spec.is_atari else _GymnasiumScreen(spec, seed)
+class Screen:
+    """Pictures [H, W, 3] uint8 of one environment.
 
+    Args:
+      env: the twin.
+      picture: makes the picture of it from its observation.
+      frames_per_second: how many pictures make a second of play.
+    """
 
-class _AtariScreen:
-    frames_per_second = 15
-
-    def __init__(self, spec: EnvironmentSpec, seed: int):
-        self._emulator = make_emulators(spec, 1, grayscale=False, img_height=210, img_width=160, num_threads=1)
-        self._seed = seed
+    def __init__(self, env: LockStepEnv, picture: Callable[[np.ndarray], np.ndarray], frames_per_second: int):
+        self._env, self._picture = env, picture
+        self.frames_per_second = frames_per_second
 
     def reset(self) -> np.ndarray:
-        observation, _ = self._emulator.reset(seed=self._seed)
-        return observation.reshape(210, 160, 3)
+        """Starts the first game."""
+        return self._picture(self._env.reset()[0])
 
     def step(self, action: int) -> np.ndarray:
-        return self._emulator.step(np.array([action]))[0].reshape(210, 160, 3)
+        """What an action leads to; after the last one of a game, the first picture of the next."""
+        return self._picture(self._env.step(np.array([action])).observation[0])
 
     def close(self) -> None:
-        self._emulator.close()
+        """Frees the environment."""
+        self._env.close()
 
 
-class _GymnasiumScreen:
-    frames_per_second = 30
+def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -> Screen:
+    """The screen of the first environment of those that `make_vector_env` seeds with `seed`.
 
-    def __init__(self, spec: EnvironmentSpec, seed: int):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
-        self._environment: gymnasium.Env = gymnasium.make(
-            spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True
+    Args:
+      has_window: the pictures are shown in a window of pygame's, which gymnasium draws with as well.
+
+    Raises:
+      UserError: the environment cannot be drawn.
+    """
+    if spec.is_atari:
+        emulator = make_emulators(
+            spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1
         )
-        self._seed = seed
+        drawn = replace(spec, observation_shape=_ATARI_SHAPE)
+        return Screen(LockStepEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
+    if not has_window:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
+    single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
+    frames_per_second = int(single.metadata.get("render_fps") or 30)
+    return Screen(LockStepEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
 
-    def reset(self) -> np.ndarray:
-        self._environment.reset(seed=self._seed)
-        return self._picture()
 
-    def step(self, action: int) -> np.ndarray:
-        self._environment.step(action)
-        return self._picture()
+def _make(spec: EnvironmentSpec) -> gymnasium.Env:
+    return gymnasium.make(spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True)
 
-    def close(self) -> None:
-        self._environment.close()
 
-    def _picture(self) -> np.ndarray:
-        picture: Any = None
-        try:
-            picture = self._environment.render()
-        except gymnasium.error.Error as error:
-            raise UserError(f"--video: the environment cannot be drawn: {' '.join(str(error).split())}") from error
-        if picture is None:
-            raise UserError("--video: the environment cannot be drawn: it renders no rgb_array")
-        return np.asarray(picture)
+def _render(environment: SyncVectorEnv) -> np.ndarray:
+    try:
+        pictures = environment.render()
+    except (gymnasium.error.Error, AssertionError) as error:
+        raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
+    if not pictures or pictures[0] is None:
+        raise UserError("the environment cannot be drawn: it renders no rgb_array")
+    return np.asarray(pictures[0])

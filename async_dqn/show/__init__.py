@@ -1,0 +1,1 @@
+"""What people see of the games that an agent plays."""
