@@ -2,6 +2,7 @@
 # Play games with a trained network, without learning.
 #
 #   launch/evaluate.sh --logdir=runs/pong
+#   launch/evaluate.sh --pretrained=pong --video=play.gif --overlay=q
 #   launch/evaluate.sh --help     every flag
 
 set -euo pipefail

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sh"))
-COMMANDS = ["baseline", "bench", "compare", "doctor", "evaluate", "local", "plot", "ps", "status", "worker"]
+COMMANDS = ["baseline", "bench", "compare", "doctor", "evaluate", "export", "local", "plot", "ps", "status", "worker"]
 
 # Makes an "environment" whose python is this script again and whose async-dqn shows what it was given.
 FAKE_PYTHON = """\

@@ -42,14 +42,19 @@ def _finite(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
+def _ratio(value: float, to: float) -> float:
+    return value / to if to else math.nan
+
+
 def _per_second(name: str) -> Callable[[Found], float]:
-    return lambda found: found.summary(name) / found.summary("wall_seconds")
+    return lambda found: _ratio(found.summary(name), found.summary("wall_seconds"))
 
 
 _METRICS: Mapping[str, Callable[[Found], float]] = {
     "agent steps to the goal": lambda found: found.summary("solved_at_steps"),
     "minutes to the goal": lambda found: found.summary("solved_at_seconds") / 60,
     "steps/s": _per_second("env_steps"),
+    "milliseconds a step": lambda found: _ratio(1_000 * found.summary("wall_seconds"), found.summary("env_steps")),
     "minibatches/s": _per_second("minibatches"),
     "updates/s": _per_second("updates"),
     "mean staleness": lambda found: found.summary("staleness_mean"),
@@ -118,7 +123,7 @@ def worker_table(found: Sequence[Found]) -> Table:
             worker = read_worker(one.run.path, index)
             if worker is None:
                 continue
-            ratio = worker.minibatches / worker.env_steps if worker.env_steps else math.nan
+            ratio = _ratio(worker.minibatches, worker.env_steps)
             waiting = f"{worker.waiting_percent:.1f} %" if math.isfinite(worker.waiting_percent) else "-"
             cells = [_whole(worker.env_steps), _whole(worker.minibatches), number(ratio), waiting]
             rows.append([f"{one.trial.title}: worker {index}", *cells])

@@ -58,8 +58,14 @@ def test_the_result_is_medians_over_seeds_and_a_speed_up(tmp_path):
     assert row(table, "runs that reached the goal") == ["3 of 3", "3 of 3"]
     assert row(table, "minutes to the goal") == ["36.0 [30.0 - 40.0]", "20.0 [18.0 - 25.0]"]
     assert row(table, "steps/s") == ["50.0", "50.0"]
+    assert row(table, "milliseconds a step") == ["20.0", "20.0"]
     assert row(table, "updates/s") == ["2.50", "2.50"]
     assert row(table, "speed-up") == ["1.00 x", "1.80 x"]
+
+
+def test_a_run_that_has_done_nothing_yet_has_no_rates(tmp_path):
+    table = result_table([found(tmp_path, "standard", 0, env_steps=0, minibatches=0, wall_seconds=0.0)])
+    assert [row(table, name) for name in ("steps/s", "milliseconds a step", "minibatches/s")] == [["-"]] * 3
 
 
 def test_no_speed_up_is_claimed_where_a_run_never_got_there(tmp_path):
