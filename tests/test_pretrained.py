@@ -7,7 +7,9 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from async_dqn import pretrained
 from async_dqn.errors import UserError
@@ -45,6 +47,19 @@ def test_pong_wins(capsys):
     mean = float(capsys.readouterr().out.partition(": mean ")[2].partition(",")[0])
     assert mean >= 15  # of 21; the same agent's 30 games are in its evaluation.json
     assert (run.path / "evaluation.json").read_bytes() == known
+
+
+def test_the_picture_in_the_readme_shows_this_agent(tmp_path):
+    run = pretrained.find("pong")
+    watch = Watch(str(tmp_path / "play.gif"), video_seconds=1, overlay=True)
+    assert run_evaluate(run.read_config(), run, games=1, seed=12345, watch=watch, keeps=False) == 0
+    with Image.open(tmp_path / "play.gif") as again, Image.open(ROOT / "docs" / "pong.gif") as ours:
+        assert again.size == ours.size
+        for number in range(10):
+            again.seek(number)
+            ours.seek(number)
+            difference = np.asarray(again.convert("RGB"), np.float32) - np.asarray(ours.convert("RGB"), np.float32)
+            assert np.abs(difference).mean() < 2
 
 
 def test_they_are_in_the_package(tmp_path):

@@ -5,14 +5,20 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from async_dqn.__main__ import COMMANDS
 from async_dqn.bench.tables import report
+from async_dqn.bench.trend import slope
+from async_dqn.bench.window import read_rows
 from async_dqn.config import PRESETS, Config, make_config
+from async_dqn.report.plot import run_plot
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SB3 = "Stable-Baselines3 DQN"
 SPEED = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 
 
@@ -77,7 +83,22 @@ def tables(text: str) -> list[str]:
     return [block.strip("\n") for block in blocks if block.strip("\n")]
 
 
-@pytest.mark.parametrize("name", ["nature"])
+def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path: Path) -> None:
+    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README)
+    assert found
+    for runs, picture in found:
+        drawn = tmp_path / "drawn.png"
+        run_plot([str(ROOT / run) for run in runs.split()], x="steps", smooth=100, output=str(drawn))
+        # A little smaller, so that another version of matplotlib may set its letters in its own way.
+        ours, again = (
+            np.asarray(Image.open(path).convert("RGB").resize((200, 120)), np.float32)
+            for path in (ROOT / picture, drawn)
+        )
+        assert np.abs(ours - again).mean() < 2
+        assert ours.std() > 10  # there is something on it
+
+
+@pytest.mark.parametrize("name", ["nature", "parts", "scale", "learning"])
 def test_the_tables_of_the_benchmark_are_those_of_the_files(name: str) -> None:
     folder = ROOT / "results" / "bench" / name
     data = json.loads((folder / "bench.json").read_text())
@@ -96,3 +117,39 @@ def test_the_tables_of_faults_are_those_of_the_files(name: str) -> None:
     table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     assert table in README
     assert "| **all** |" in table
+
+
+@pytest.mark.parametrize(
+    ("worker", "minute"),
+    [
+        ("baseline/worker-0", 16),
+        ("local/worker-0", 10),
+        ("local/worker-1", 10),
+        ("local-again/worker-0", 12),
+        ("local-again/worker-1", 12),
+    ],
+)
+def test_memory_grows_by_what_is_said(worker: str, minute: int) -> None:
+    rows = [
+        row
+        for row in read_rows(ROOT / "results" / "pong" / worker / "metrics.csv")
+        if row["wall_seconds"] >= 60 * minute
+    ]
+    value, low, high = slope([row["wall_seconds"] / 3600 for row in rows], [row["resident_mb"] for row in rows])
+    assert f"| {worker} | {minute} | {value:.0f} [{low:.0f} - {high:.0f}] |" in SPEED
+
+
+@pytest.mark.parametrize("name", ["nature-1", "nature-2", "nature"])
+def test_the_ratios_of_each_time_the_benchmark_ran_are_those_of_the_files(name: str) -> None:
+    folder = ROOT / "results" / "bench" / name
+    data = json.loads((folder / "bench.json").read_text())
+    text = (folder / "bench.md").read_text()
+    assert text == report(data)
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| to ")]
+    ratios = {what: of_cluster for _, what, _, of_cluster, _ in rows}
+    when, repetitions = data["origin"]["date"].partition("T")[2][:5], data["plan"]["repetitions"]
+    cells = [
+        f"{when} UTC, {repetitions} repetitions",
+        *(ratios[f"to {of}"] for of in ("baseline", f"{SB3}, 8 environments", "learner only, 2 processes, float32")),
+    ]
+    assert f"| {' | '.join(cells)} |" in README

@@ -84,7 +84,7 @@ def section_blocks(results: Iterable[Result], section: str) -> list[str]:
     for names in kinds:
         measured = [name for name in names if columns[name]]
         metrics = _unique(metric for name in measured for metric in columns[name])
-        rows = [[name, *(cell(_values(own, name, metric)) for metric in metrics)] for name in measured]
+        rows = [[name, *(_cell_of(metric, _values(own, name, metric)) for metric in metrics)] for name in measured]
         blocks.append(table(["", *metrics], rows))
     return [*blocks, failures(own)]
 
@@ -181,6 +181,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return ""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(text.replace('|', '/') for text in line)} |" for line in lines)
+
+
+def _cell_of(metric: str, values: Sequence[float]) -> str:
+    """A share of all repetitions is a mean: each of them has 0 or 100 %."""
+    return number(statistics.fmean(values)) if values and metric.startswith("% of ") else cell(values)
 
 
 def cell(values: Sequence[float]) -> str:

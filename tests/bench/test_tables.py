@@ -153,6 +153,14 @@ def test_parts_that_tell_other_things_have_tables_of_their_own():
     assert second.splitlines()[2:] == ["| checkpoint | 2.00 |"]
 
 
+def test_a_share_of_the_repetitions_is_a_mean():
+    results = [
+        result("learning", "a", index, {"steps": index, "% of seeds": 100.0 * (index > 0)}) for index in range(4)
+    ]
+    text, _ = tables.section_blocks(results, "learning")
+    assert text.splitlines()[-1] == "| a | 1.50 [0 - 3.00] | 75.0 |"
+
+
 def test_failures_are_told_with_their_reason_and_the_rest_is_shown():
     results = [
         program("baseline", 0, 1.0),
