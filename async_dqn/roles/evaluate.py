@@ -12,7 +12,7 @@ from async_dqn import environments
 from async_dqn.checkpoints import write_atomically
 from async_dqn.config import Config
 from async_dqn.frame_stack import FrameStack
-from async_dqn.progress import Progress
+from async_dqn.progress import Progress, count
 from async_dqn.roles.assemble import Problem, make_problem
 from async_dqn.roles.trained import load_trained
 from async_dqn.run_directory import RunDirectory
@@ -75,8 +75,8 @@ def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, wa
         with contextlib.suppress(OSError):  # a run directory may be read-only
             write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
     progress.say(
-        f"{problem.spec.id} ({problem.spec.protocol}), {len(returns)} greedy games at {trained.env_steps:,} agent "
-        f"steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
+        f"{problem.spec.id} ({problem.spec.protocol}), {count(len(returns), 'greedy game')} at {trained.env_steps:,} "
+        f"agent steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}"
     )
     if show and show.video:
