@@ -60,6 +60,7 @@ def test_the_preset_table_is_the_code_s() -> None:
         ("baseline", "`baseline`, one process"),
         ("local", "`local`, 1 ps + 2 workers"),
         ("local-again", "the same, a later version"),
+        ("local-third", "a third run, beside a soak's sampling"),
     ],
 )
 def test_the_results_are_those_of_the_files(name: str, label: str) -> None:
@@ -127,6 +128,8 @@ def test_the_tables_of_faults_are_those_of_the_files(name: str) -> None:
         ("local/worker-1", 10),
         ("local-again/worker-0", 12),
         ("local-again/worker-1", 12),
+        ("local-third/worker-0", 12),
+        ("local-third/worker-1", 12),
     ],
 )
 def test_memory_grows_by_what_is_said(worker: str, minute: int) -> None:

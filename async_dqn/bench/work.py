@@ -1,11 +1,14 @@
 """The work that is measured, the same for every program and part: what is played, learned and computed."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from async_dqn.config import PRESETS, Config
 from async_dqn.errors import UserError
+
+_ENDLESS = {"total_steps": 10**9, "stop_at_return": math.inf}  # the benchmark ends it
 
 # Changes to the preset `atari-fast`, whose trips to the parameter servers stay as users get them.
 _NATURE = PRESETS["atari-fast"] | {
@@ -19,7 +22,7 @@ _NATURE = PRESETS["atari-fast"] | {
     # Programs that draw a random action before they predict one would otherwise be timed without their predictions.
     "epsilon_final": 0.01,
     "epsilon_steps": 1,
-    "total_steps": 10**9,  # the benchmark ends it
+    **_ENDLESS,
 }
 
 WORKS: dict[str, dict[str, Any]] = {
@@ -32,7 +35,7 @@ WORKS: dict[str, dict[str, Any]] = {
         "optimizer": "adam",
     }
     | _NATURE,
-    "pong-fast": {"env": "pong"} | PRESETS["pong-fast"],
+    "pong-fast": {"env": "pong"} | PRESETS["pong-fast"] | _ENDLESS,
 }
 PEER_WORK = "nature"  # what programs of others are compared on
 

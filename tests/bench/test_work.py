@@ -24,9 +24,16 @@ def test_trips_are_those_that_users_get(name):
     assert getattr(config(Plan()), name) == getattr(make_config("atari-fast", {}), name)
 
 
-def test_a_preset_is_measured_as_it_is():
+def test_a_preset_is_measured_as_it_is_but_for_its_end():
     plan = Plan(work="pong-fast", num_ps=2, num_workers=3)
-    assert config(plan) == make_config("pong-fast", {"env": "pong", "num_ps": 2, "num_workers": 3})
+    ends = {"total_steps": 10**9, "stop_at_return": math.inf}
+    assert config(plan) == make_config("pong-fast", {"env": "pong", "num_ps": 2, "num_workers": 3} | ends)
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_no_work_ends_by_itself_while_it_is_measured(name):
+    settings = config(Plan(work=name))
+    assert settings.total_steps >= 10**9 and settings.stop_at_return == float("inf")
 
 
 def test_overrides_replace_the_work_and_are_replaced_by_the_caller():
