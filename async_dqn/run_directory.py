@@ -76,9 +76,16 @@ class RunDirectory:
             raise UserError(f"--logdir={self.path}: {above} cannot be written to; give another folder")
 
     def create(self) -> None:
-        """Makes the folder; it, and all that this process writes from now on, is for this user's eyes only."""
+        """Makes the folder; it, and all that this process writes from now on, is for this user's eyes only.
+
+        Raises UserError where none can be made: under a link that leads nowhere, on a full disk, in /proc.
+        """
         os.umask(0o077)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            what = "a link that leads to no folder" if self.path.is_symlink() else error.strerror
+            raise UserError(f"--logdir={self.path}: {what}; give another folder") from error
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

@@ -55,6 +55,9 @@ def test_an_export_overwrites_nothing(tmp_path, format):
     (tmp_path / "export").mkdir()
     with pytest.raises(UserError, match="exists already"):
         run_export(config, run, format=format, output=str(tmp_path / "export"))
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="exists already"):
+        run_export(config, run, format=format, output=str(tmp_path / "loop"))
     with pytest.raises(UserError, match="is not a folder"):
         run_export(config, run, format=format, output=str(tmp_path / "no" / "export"))
 

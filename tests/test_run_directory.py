@@ -106,6 +106,20 @@ def test_the_folder_above_that_cannot_be_written_to_is_named(tmp_path, monkeypat
     assert asked == [(tmp_path, os.W_OK)]
 
 
+@pytest.mark.parametrize("target", ["run", "/nonexistent/folder"])  # itself, and nothing
+def test_a_link_that_leads_to_no_folder_is_named(tmp_path, target):
+    (tmp_path / "run").symlink_to(target)
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(UserError, match="--logdir=.*/run: a link that leads to no folder; give another folder"):
+        run.create()
+
+
+def test_a_folder_that_the_system_does_not_make_is_named():
+    run = RunDirectory("/proc/run")
+    with pytest.raises(UserError, match="--logdir=/proc/run: .*; give another folder"):
+        run.create()
+
+
 def test_only_this_user_may_look_into_a_new_folder(tmp_path):
     run = RunDirectory(tmp_path / "deep" / "run")
     run.create()

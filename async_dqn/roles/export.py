@@ -31,7 +31,7 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
     problem = make_problem(config)
     trained = load_trained(run, problem, progress.say)
     folder = Path(output).absolute()
-    if folder.exists():
+    if os.path.lexists(folder):  # a link that leads nowhere, too
         raise UserError(f"--output={output} exists already; give a new folder")
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
         raise UserError(f"--output={output}: {folder.parent} is not a folder that can be written to")
