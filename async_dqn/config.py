@@ -89,8 +89,9 @@ class Config:
     optimizer: str = _setting("adam", "The update rule.", choices=OPTIMIZERS)
     learning_rate: float = _setting(2.5e-4, "Step size at the start.", minimum=0)
     final_learning_rate: float = _setting(
-        -1.0, "Step size at --total_steps, reached in a straight line; -1: constant.", minimum=-1
+        -1.0, "Step size at --learning_rate_steps and after, reached in a straight line; -1: constant.", minimum=-1
     )
+    learning_rate_steps: int = _setting(0, "Agent steps over which the step size falls; 0: --total_steps.", minimum=0)
     optimizer_epsilon: float = _setting(1e-8, "The optimizer's epsilon.", minimum=1e-12)
     rmsprop_decay: float = _setting(0.95, "Decay of RMSProp's averages.", minimum=0, maximum=1)
     max_gradient_norm: float = _setting(0.0, "Scale larger gradients down to this norm; 0: never.", minimum=0)
@@ -266,7 +267,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,
-    "pong-fast": _ATARI_FAST | {"stop_at_return": 18.0},
+    "pong-fast": _ATARI_FAST
+    | {"stop_at_return": 18.0, "final_learning_rate": 2.5e-5, "learning_rate_steps": 500_000},
     "cartpole": {
         "network": "mlp",
         "total_steps": 30_000,

@@ -218,10 +218,6 @@ class Replay:
 
     __len__ = num_valid
 
-    def can_sample(self, batch_size: int = 1) -> bool:
-        """Whether there are at least `batch_size` valid starts."""
-        return self.num_valid() >= batch_size
-
     def valid_starts(self) -> tuple[np.ndarray, np.ndarray]:
         """Every valid start as (env, index), each [num_valid()]; looks at the whole ring."""
         env, index, exists = self._all_slots()

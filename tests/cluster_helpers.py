@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from async_dqn.cluster.spec import ClusterSpec, is_port_free, wait_until_reachable
+from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
+from async_dqn.errors import UserError
 
 START = 60.0  # seconds that a process may take to import TensorFlow and to be ready, on a busy machine
 
@@ -38,6 +39,14 @@ def processes_naming(text: str | os.PathLike[str]) -> list[psutil.Process]:
             if named and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def is_port_free(address: str) -> bool:
+    """Whether a server could open the port now."""
+    with contextlib.suppress(UserError):
+        check_port(address)
+        return True
+    return False
 
 
 def assert_ports_free(spec: ClusterSpec) -> None:

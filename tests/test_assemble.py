@@ -99,3 +99,21 @@ def test_the_types_to_compute_and_to_travel_in_reach_network_and_client(dtype):
     observation = np.full((1, 1, 4), 0.3, np.float32)
     found, expected = (one.network.apply(one.layout.unflatten(client.online), observation) for one in (problem, exact))
     assert (found.numpy() == expected.numpy()).all() == (dtype == "float32")
+
+
+@pytest.mark.parametrize(
+    ("steps", "rates"),
+    [
+        (400, {0: 1e-3, 100: 8e-4, 200: 6e-4, 400: 2e-4, 401: 2e-4, 1000: 2e-4}),
+        (0, {0: 1e-3, 250: 8e-4, 500: 6e-4, 1000: 2e-4}),  # over the whole run
+    ],
+)
+def test_the_learning_rate_falls_in_a_straight_line(steps, rates):
+    settings = {"learning_rate": 1e-3, "final_learning_rate": 2e-4, "learning_rate_steps": steps, "total_steps": 1000}
+    schedule = assemble.make_learning_rate(Config(**settings))
+    assert {step: schedule(step) for step in rates} == pytest.approx(rates)
+
+
+def test_the_learning_rate_is_constant_where_no_final_one_is_given():
+    schedule = assemble.make_learning_rate(Config(learning_rate=1e-3, learning_rate_steps=10))
+    assert {schedule(step) for step in (0, 5, 10, 1000)} == {1e-3}

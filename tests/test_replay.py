@@ -325,7 +325,6 @@ def test_holds_exactly_what_the_model_holds(history):
         expected = [transition for model in models for transition in model.transitions()]
         assert everything(feeder.replay) == expected
         assert len(feeder.replay) == feeder.replay.num_valid() == len(expected)
-        assert feeder.replay.can_sample() == bool(expected)
 
 
 # Sampling.
@@ -420,11 +419,11 @@ def test_an_empty_replay_or_one_without_a_whole_window_refuses_to_sample():
         feeder.replay.sample(4, np.random.default_rng(0))
     for _ in range(3):
         feeder.add(1)
-    assert not feeder.replay.can_sample()
+    assert feeder.replay.num_valid() == 0
     with pytest.raises(ValueError, match="none of 3 slots is a valid start with stack 2 and n_step 3"):
         feeder.replay.sample(4, np.random.default_rng(0))
     feeder.add(1)
-    assert feeder.replay.can_sample() and not feeder.replay.can_sample(2)
+    assert feeder.replay.num_valid() == 1
     assert feeder.replay.sample(4, np.random.default_rng(0)).s_tm1.shape == (4, 2, 3)
 
 
@@ -446,7 +445,7 @@ def test_a_copy_continues_identically(steps, pieces):
         assert everything(copy.replay) == everything(feeder.replay)
         for each in (feeder, copy):
             each.add(1, terminated=np.array([step % 7 == 0, step % 4 == 0]))
-    if copy.replay.can_sample():
+    if copy.replay.num_valid():
         batches = (each.replay.sample(64, np.random.default_rng(1)) for each in (feeder, copy))
         for a, b in zip(*batches, strict=True):
             np.testing.assert_array_equal(a, b)

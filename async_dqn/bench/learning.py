@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.bench.case import Case
-from async_dqn.bench.programs import end_by_force
+from async_dqn.bench.processes import end_by_force
 from async_dqn.bench.work import Plan
 from async_dqn.config import make_config
 from async_dqn.errors import RunError

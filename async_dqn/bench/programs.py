@@ -13,12 +13,13 @@ import psutil
 
 from async_dqn import environments
 from async_dqn.bench.case import Case
+from async_dqn.bench.processes import end, end_by_force, family, role
 from async_dqn.bench.window import Row, Sample, read_rows, values, window
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.errors import RunError
 from async_dqn.progress import count
-from async_dqn.roles.supervisor import INTERRUPTED, Task
+from async_dqn.roles.supervisor import Task
 from async_dqn.run_directory import RunDirectory
 
 SECTION = "programs"
@@ -26,7 +27,6 @@ LOG = "output.log"  # of a program, in its folder
 _POLL_PERIOD = 0.2  # seconds
 _START_DEADLINE = 600.0  # seconds until the window opens
 _PATIENCE = 60.0  # seconds past the window's length until it closes
-_END_DEADLINE = 30.0  # seconds from the signal until all processes are gone
 
 
 class Program(NamedTuple):
@@ -88,35 +88,17 @@ def _ours(settings: Config, job: str, workers: Mapping[str, int], *flags: str) -
     )
 
 
-def role(command: Sequence[str]) -> str:
-    """What a process is, from its command line: launcher, baseline, worker 1, ps 0, or the name of its script."""
-    if "async_dqn" in command[:-1]:
-        job = command[command.index("async_dqn") + 1]
-        index = next((part.partition("=")[2] for part in command if part.startswith("--task_index=")), "")
-        return "launcher" if job == "local" else f"{job} {index}".strip()
-    return next((Path(part).stem for part in command if part.endswith(".py")), "another")
-
-
-def _sample(family: Sequence[psutil.Process], workers: Mapping[str, Row]) -> Sample:
+def _sample(processes: Sequence[psutil.Process], workers: Mapping[str, Row]) -> Sample:
     cpu: dict[str, float] = {}
     resident: dict[str, float] = {}
     pids = set()
-    for process in family:
+    for process in processes:
         with contextlib.suppress(psutil.Error):  # one that has just ended
             name, times, memory = role(process.cmdline()), process.cpu_times(), process.memory_info().rss
             cpu[name] = cpu.get(name, 0.0) + times.user + times.system
             resident[name] = resident.get(name, 0.0) + memory / 1e6
             pids.add(process.pid)
     return Sample(time.monotonic(), frozenset(pids), cpu, resident, workers)
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def measure(program: Program, seconds: float, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:
@@ -143,7 +125,7 @@ def measure(program: Program, seconds: float, say: Callable[[str], None] = lambd
         try:
             found = _watch(task, program, folder, seconds, say)
             say("ending it")
-            return found | {"seconds to end": _end(task)}
+            return found | {"seconds to end": end(task)}
         finally:
             end_by_force(task, folder)
 
@@ -164,11 +146,11 @@ def _watch(task: Task, program: Program, folder: Path, seconds: float, say: Call
             first_update = time.monotonic() - started
             say("learns; the window opens soon")
         if found.first is not None and before is None:
-            before = _sample(_family(task.pid), program.workers(folder))
+            before = _sample(family(task.pid), program.workers(folder))
             deadline = before.time + seconds + _PATIENCE
             say(f"measuring for {seconds:g} s")
         if found.first is not None and found.last is not None and before is not None:
-            after = _sample(_family(task.pid), program.workers(folder))
+            after = _sample(family(task.pid), program.workers(folder))
             if not before.pids <= after.pids:
                 raise RunError("a process of it ended within the window")
             measured = values(rows[found.first : found.last + 1], before, after, program.replay_mb)
@@ -177,51 +159,3 @@ def _watch(task: Task, program: Program, folder: Path, seconds: float, say: Call
             what = "learning began" if before is None else "the window was over"
             raise RunError(f"given up before {what}, {time.monotonic() - started:.0f} s after its start")
         time.sleep(_POLL_PERIOD)
-
-
-def _end(task: Task) -> float:
-    """Ends a program the way a user does. Gives the seconds until its last process was gone.
-
-    Raises RunError where it does not end, or not with the exit code of an interrupted run.
-    """
-    family = _family(task.pid) if task.pid else []
-    begin = time.monotonic()
-    task.terminate()
-    while (task.is_running or any(map(_runs, family))) and time.monotonic() < begin + _END_DEADLINE:
-        time.sleep(_POLL_PERIOD / 10)
-        task.poll()
-    if left := [process for process in family if _runs(process)]:
-        raise RunError(f"{count(len(left), 'process')} still ran {_END_DEADLINE:g} s after the signal")
-    if task.code != INTERRUPTED:
-        raise RunError(f"ended with exit code {task.code} when interrupted; {INTERRUPTED} is right")
-    return time.monotonic() - begin
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended; what nobody has taken off the list of processes has."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def end_by_force(task: Task, folder: Path) -> None:
-    """Ends what still runs of a program, in order if that goes quickly; also what its launcher has left behind."""
-    task.poll()
-    family = _family(task.pid) if task.pid else []
-    task.terminate()
-    deadline = time.monotonic() + _END_DEADLINE / 2
-    while task.is_running and time.monotonic() < deadline:
-        task.poll()
-        time.sleep(_POLL_PERIOD / 10)
-    left = [process for process in (*family, *_naming(folder)) if _runs(process)]
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, _END_DEADLINE)
-    task.poll()
-
-
-def _naming(folder: Path) -> list[psutil.Process]:
-    """Other processes that have the folder in their command line."""
-    found = psutil.process_iter(["cmdline"])
-    return [one for one in found if any(str(folder) in part for part in one.info["cmdline"] or ())]

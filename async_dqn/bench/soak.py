@@ -4,14 +4,14 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
 from async_dqn.bench import trend
-from async_dqn.bench.programs import role
+from async_dqn.bench.processes import family, role
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.csv_log import CsvWriter, last_rows
@@ -154,7 +154,7 @@ def _watch(task: Task, directory: RunDirectory, seconds: float, say: Callable[[s
         task.poll()
         if task.pid is None:
             raise RunError(f"after {now:.0f} s it {_end(task)}")
-        processes = _family(task.pid)
+        processes = _by_role(family(task.pid))
         yield from (Sample(now, *measured) for measured in _sample(processes))
         known |= {name for name in processes if name.startswith(("worker", "ps"))}
         if missing := known - processes.keys():
@@ -182,14 +182,11 @@ def _wait_for_metrics(task: Task, directory: RunDirectory) -> None:
         time.sleep(_SHORTEST_PERIOD)
 
 
-def _family(pid: int) -> dict[str, psutil.Process]:
-    """A process and all that descend from it, by what they are."""
+def _by_role(processes: Iterable[psutil.Process]) -> dict[str, psutil.Process]:
     found = {}
-    with contextlib.suppress(psutil.Error):
-        launcher = psutil.Process(pid)
-        for process in [launcher, *launcher.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):  # one that has just ended
-                found[role(process.cmdline())] = process
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # one that has just ended
+            found[role(process.cmdline())] = process
     return found
 
 

@@ -184,32 +184,22 @@ def _listens(address: str) -> bool:
         return False
 
 
-def is_port_free(address: str) -> bool:
-    """Return whether a server could open the port of `address` on this machine now."""
-    return _port_fault(address) is None
-
-
 def check_port(address: str) -> None:
-    """Raise UserError unless a server could open the port of `address` on this machine now."""
-    fault = _port_fault(address)
-    if fault is not None:
-        raise UserError(f"cannot listen on {address}: {fault}")
+    """Raise UserError unless a server could open the port of `address` on this machine now.
 
-
-def _port_fault(address: str) -> str | None:
-    """Return why the port cannot be opened, or None. Tries all interfaces, as `tf.distribute.Server` does."""
+    Tries all interfaces, as `tf.distribute.Server` does.
+    """
     _, port = _split(address, "address")
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
         socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"port {port} is taken by another process; end that one or choose another port"
-        if error.errno == errno.EACCES:
-            return f"port {port} is not permitted to this user; choose one from 1024 to 65535"
-        return error.strerror or str(error)
-    return None
+        fault = {
+            errno.EADDRINUSE: f"port {port} is taken by another process; end that one or choose another port",
+            errno.EACCES: f"port {port} is not permitted to this user; choose one from 1024 to 65535",
+        }.get(error.errno or 0, error.strerror or str(error))
+        raise UserError(f"cannot listen on {address}: {fault}") from error
 
 
 def _split(address: object, name: str) -> tuple[str, int]:

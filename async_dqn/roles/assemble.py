@@ -60,7 +60,8 @@ def make_learning_rate(config: Config) -> schedules.Schedule:
     """The step size over global agent steps."""
     if config.final_learning_rate < 0:
         return schedules.constant(config.learning_rate)
-    return schedules.linear(config.learning_rate, config.final_learning_rate, begin=0, steps=config.total_steps)
+    steps = config.learning_rate_steps or config.total_steps
+    return schedules.linear(config.learning_rate, config.final_learning_rate, begin=0, steps=steps)
 
 
 def make_local_client(config: Config, store: LocalParameterStore) -> ParameterClient:

@@ -7,7 +7,7 @@ import pytest
 from cluster_helpers import processes_naming, wait_until
 
 from async_dqn import __main__ as command_line
-from async_dqn.bench import programs
+from async_dqn.bench import processes, programs
 from async_dqn.bench.programs import Program
 from async_dqn.bench.window import read_json_rows
 from async_dqn.bench.work import Plan, config
@@ -59,7 +59,7 @@ def script(tmp_path):
     ],
 )
 def test_a_process_is_named_by_its_command_line(command, expected):
-    assert programs.role(command.split()) == expected
+    assert processes.role(command.split()) == expected
 
 
 def test_our_programs_are_started_with_the_work_s_settings(tmp_path):
@@ -150,7 +150,7 @@ STUBBORN = """\
 
 
 def test_a_process_that_outlives_its_launcher_is_a_failure_and_ended(script, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "_END_DEADLINE", 1.0)
+    monkeypatch.setattr(processes, "_END_DEADLINE", 1.0)
     (tmp_path / "stubborn.py").write_text(textwrap.dedent(STUBBORN))
     leaves = LEARNS.replace(
         "second = 0\n",

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from cluster_helpers import Command, Commands, processes_naming
+from cluster_helpers import Command, Commands, is_port_free, processes_naming
 
-from async_dqn.cluster.spec import ClusterSpec, is_port_free
+from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.csv_log import rows
 from async_dqn.run_directory import RunDirectory
 from chaos.proxy import Proxy
