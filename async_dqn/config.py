@@ -267,8 +267,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,
-    "pong-fast": _ATARI_FAST
-    | {"stop_at_return": 18.0, "final_learning_rate": 2.5e-5, "learning_rate_steps": 500_000},
+    "pong-fast": _ATARI_FAST | {"stop_at_return": 18.0, "final_learning_rate": 2.5e-5, "learning_rate_steps": 500_000},
     "cartpole": {
         "network": "mlp",
         "total_steps": 30_000,
