@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import shutil
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +14,6 @@ from async_dqn.bench.tables import report
 from async_dqn.bench.trend import slope
 from async_dqn.bench.window import read_rows
 from async_dqn.config import PRESETS, Config, make_config
-from async_dqn.progress import Progress
-from async_dqn.report.compare import Comparison, run_compare
 from async_dqn.report.plot import run_plot
 
 ROOT = Path(__file__).parents[1]
@@ -91,45 +87,19 @@ def tables(text: str) -> list[str]:
     return [block.strip("\n") for block in blocks if block.strip("\n")]
 
 
-def assert_same_picture(ours: Path, again: Path) -> None:
-    """Fails where they differ by more than another version of matplotlib, which sets its letters in its own way."""
-    size = tuple(side // 5 for side in Image.open(ours).size)
-    a, b = (np.asarray(Image.open(path).convert("RGB").resize(size), np.float32) for path in (ours, again))
-    assert np.abs(a - b).mean() < 1  # a curve that is missing makes it 2.6 or more
-    assert a.std() > 10  # there is something on it
-
-
 def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path: Path) -> None:
     found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README)
     assert found
     for runs, picture in found:
         drawn = tmp_path / "drawn.png"
         run_plot([str(ROOT / run) for run in runs.split()], x="steps", smooth=100, output=str(drawn))
-        assert_same_picture(ROOT / picture, drawn)
-
-
-def test_the_comparison_is_reported_from_the_files(tmp_path: Path) -> None:
-    ours, again = ROOT / "results" / "pong" / "comparison", tmp_path / "comparison"
-    shutil.copytree(ours, again)
-    shutil.rmtree(again / "figures")
-    (again / "report.md").unlink()
-    known = json.loads((ours / "compare.json").read_text())
-    kinds = {path.name.partition("-seed-")[0] for path in (ours / "runs").iterdir()}
-    comparison = Comparison(
-        Config.from_dict(Config().to_dict() | known["settings"]),
-        again,
-        worker_counts=sorted(int(kind.removeprefix("async-")) for kind in kinds - {"standard"}),
-        num_seeds=len(list((ours / "runs").glob("standard-seed-*"))),
-        games=30,
-    )
-    assert all(trial.is_done(comparison.games) for trial in comparison.trials())  # nothing is trained by this test
-    assert run_compare(comparison, threading.Event(), Progress()) == 0
-    text = (again / "report.md").read_text()
-    assert text == (ours / "report.md").read_text()
-    assert tables(text)[0] in README
-    for picture in sorted((ours / "figures").iterdir()):
-        assert_same_picture(picture, again / "figures" / picture.name)
-    assert known["origin"]["command"].replace("async-dqn compare", "launch/compare.sh") in README
+        # A little smaller, so that another version of matplotlib may set its letters in its own way.
+        ours, again = (
+            np.asarray(Image.open(path).convert("RGB").resize((200, 120)), np.float32)
+            for path in (ROOT / picture, drawn)
+        )
+        assert np.abs(ours - again).mean() < 1  # a curve that is missing makes it 2.6 or more
+        assert ours.std() > 10  # there is something on it
 
 
 @pytest.mark.parametrize("name", ["nature", "parts", "scale", "learning"])
