@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,9 @@ from async_dqn.bench.tables import report
 from async_dqn.bench.trend import slope
 from async_dqn.bench.window import read_rows
 from async_dqn.config import PRESETS, Config, make_config
+from async_dqn.progress import Progress
+from async_dqn.report.compare import Comparison, run_compare
+from async_dqn.report.experiment import check_counts
 from async_dqn.report.plot import run_plot
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +41,7 @@ def preset_table() -> str:
 
 
 def result_row(name: str, label: str) -> str:
-    """The README's line on one Pong run, from its summary and its evaluation."""
+    """The line on one Pong run, from its summary and its evaluation."""
     folder = ROOT / "results" / "pong" / name
     summary = json.loads((folder / "summary.json").read_text())
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -67,7 +72,17 @@ def test_the_preset_table_is_the_code_s() -> None:
     ],
 )
 def test_the_results_are_those_of_the_files(name: str, label: str) -> None:
-    assert result_row(name, label) in README
+    assert result_row(name, label) in SPEED
+
+
+def test_what_four_workers_did_is_what_the_file_says() -> None:
+    summary = json.loads((ROOT / "results" / "pong" / "four-workers" / "summary.json").read_text())
+    text = " ".join(SPEED.split())
+    minutes = summary["wall_seconds"] / 60
+    assert f"after {summary['env_steps']:,} agent steps and {minutes:.1f} minutes" in text
+    assert f"a mean return of {summary['mean_return_100']} over 100 games" in text
+    assert f"an update was {summary['staleness_mean']:.1f} others stale" in text
+    assert f"{summary['steps_lost']:,} steps were made again" in text
 
 
 def test_every_command_and_flag_named_exists() -> None:
@@ -87,19 +102,53 @@ def tables(text: str) -> list[str]:
     return [block.strip("\n") for block in blocks if block.strip("\n")]
 
 
+def assert_same_picture(ours: Path, again: Path) -> None:
+    """Fails where they differ by more than another version of matplotlib, which sets its letters in its own way."""
+    size = tuple(side // 5 for side in Image.open(ours).size)
+    a, b = (np.asarray(Image.open(path).convert("RGB").resize(size), np.float32) for path in (ours, again))
+    assert np.abs(a - b).mean() < 1  # a curve that is missing makes it 2.6 or more
+    assert a.std() > 10  # there is something on it
+
+
 def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path: Path) -> None:
-    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README)
+    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", SPEED)
     assert found
     for runs, picture in found:
         drawn = tmp_path / "drawn.png"
         run_plot([str(ROOT / run) for run in runs.split()], x="steps", smooth=100, output=str(drawn))
-        # A little smaller, so that another version of matplotlib may set its letters in its own way.
-        ours, again = (
-            np.asarray(Image.open(path).convert("RGB").resize((200, 120)), np.float32)
-            for path in (ROOT / picture, drawn)
-        )
-        assert np.abs(ours - again).mean() < 1  # a curve that is missing makes it 2.6 or more
-        assert ours.std() > 10  # there is something on it
+        assert_same_picture(ROOT / picture, drawn)
+
+
+def test_the_comparison_is_reported_from_the_files(tmp_path: Path) -> None:
+    (command,) = re.findall(
+        r"^launch/compare\.sh --logdir=runs/pong --worker_counts=(\S+) --seeds=(\d+)$", README, re.M
+    )
+    ours, again = ROOT / "results" / "pong" / "comparison", tmp_path / "comparison"
+    shutil.copytree(ours, again)
+    shutil.rmtree(again / "figures")
+    (again / "report.md").unlink()
+    settings = json.loads((ours / "compare.json").read_text())["settings"]
+    comparison = Comparison(
+        Config.from_dict(Config().to_dict() | settings),
+        again,
+        worker_counts=check_counts(command[0]),
+        num_seeds=int(command[1]),
+        games=30,
+    )
+    trials = comparison.trials()
+    assert {trial.path.name for trial in trials} == {path.name for path in (ours / "runs").iterdir()}
+    assert all(trial.is_done(comparison.games) for trial in trials)  # nothing is trained by this test
+    assert run_compare(comparison, threading.Event(), Progress()) == 0
+    text = (again / "report.md").read_text()
+    assert text == (ours / "report.md").read_text()
+    assert tables(text)[0] in README
+    pictures = sorted(path.name for path in (ours / "figures").iterdir())
+    assert pictures == sorted(path.name for path in (again / "figures").iterdir())
+    for name in pictures:
+        assert_same_picture(ours / "figures" / name, again / "figures" / name)
+    assert {f"results/pong/comparison/figures/return-{x}.png" for x in ("steps", "time")} <= set(
+        re.findall(r"\]\(([^)]+)\)", README)
+    )
 
 
 @pytest.mark.parametrize("name", ["nature", "parts", "scale", "learning"])

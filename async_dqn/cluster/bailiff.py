@@ -5,7 +5,12 @@ import contextlib
 import tensorflow as tf
 
 from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
+from async_dqn.cluster.patient_session import PatientSession
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.errors import Outage
 from async_dqn.parameters import Counters
+
+_PATIENCE = 10.0  # seconds for a step that does not leave the process
 
 
 class Bailiff:
@@ -15,17 +20,17 @@ class Bailiff:
       target, config: the server of ps 0, and the ConfigProto that it was built with.
     """
 
-    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, num_workers: int):
-        shape = initial_rows(num_workers, Counters(), 0, 0, []).shape
+    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, spec: ClusterSpec):
+        shape = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
         with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
             ledger = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
             operations = LedgerOperations(ledger)
             self._token = tf.compat.v1.placeholder(tf.int64, [])
-            self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(num_workers)]
+            self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(spec.num_workers)]
         graph.finalize()
-        self._session = tf.compat.v1.Session(target, graph=graph, config=config)
+        self._session = PatientSession(target, graph, config, spec.ps[:1], _PATIENCE)
 
     def evict(self, worker: int, token: int) -> None:
         """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet."""
-        with contextlib.suppress(tf.errors.FailedPreconditionError, tf.errors.NotFoundError):
-            self._session.run(self._evict[worker], {self._token: token})
+        with contextlib.suppress(Outage):
+            self._session.insist(self._evict[worker], {self._token: token})

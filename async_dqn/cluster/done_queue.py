@@ -6,10 +6,15 @@ told to end puts a word into it that all workers read. Queues are shared by name
 initialisation: they are there as soon as a restarted ps is.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.spec import ClusterSpec
+
+_PATIENCE = 10.0  # seconds for a step that does not leave the process
 ALIVE = -1  # the code of a worker that goes on
 
 
@@ -36,21 +41,29 @@ def stop_queue(ps: int) -> tf.queue.FIFOQueue:
 
 
 class Mailbox:
-    """A ps's own end of its two queues."""
+    """A ps's own end of its two queues.
 
-    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, *, ps: int, num_workers: int):
+    Args:
+      target, config: its server, and the ConfigProto that it was built with.
+      ps: which one it is.
+    """
+
+    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, spec: ClusterSpec, ps: int):
         with tf.Graph().as_default() as graph:
-            queue = done_queue(ps, num_workers)
+            queue = done_queue(ps, spec.num_workers)
             self._size, self._dequeue = queue.size(), queue.dequeue()
             self._enqueue_stop = stop_queue(ps).enqueue(1)
         graph.finalize()
-        self._session = tf.compat.v1.Session(target, graph=graph, config=config)
+        self._session = PatientSession(target, graph, config, [spec.ps[ps]], _PATIENCE)
 
     def take(self) -> list[Message]:
-        """All messages that have come in."""
-        count = self._session.run(self._size)
-        return [Message(*map(int, self._session.run(self._dequeue))) for _ in range(count)]
+        """The messages that have come in; where a step is lost, what is left of them comes with the next call."""
+        messages: list[Message] = []
+        with contextlib.suppress(LostStep):
+            for _ in range(self._session.run(self._size)):
+                messages.append(Message(*map(int, self._session.run(self._dequeue))))
+        return messages
 
     def ask_to_stop(self) -> None:
         """Tells all workers to end."""
-        self._session.run(self._enqueue_stop)
+        self._session.insist(self._enqueue_stop)

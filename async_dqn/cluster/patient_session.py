@@ -1,7 +1,11 @@
 """A TensorFlow session whose steps end: in time, as lost, or with an outage.
 
-TensorFlow's gRPC runtime loses a step now and then (one was seen that never came back, whatever deadline it had), and
-opening a session to a dead server never returns at all. So every step runs in a thread that can be left behind.
+TensorFlow's gRPC runtime loses a step now and then. A request for a step has a random id, and a server refuses one if
+its id is among the last 100,000 ("received twice", recent_request_ids.cc). The id is the first draw of a generator that
+is seeded with 32 bits (ThreadLocalNew64 in random.cc), in a thread started for this step (SchedClosure in env.cc), so
+that one step in some 43,000 is refused: at fifty a second, one in a quarter of an hour. Besides, one step was seen that
+never came back, whatever deadline it had, and opening a session to a dead server never returns at all. So every step
+runs in a thread that can be left behind.
 """
 
 import concurrent.futures
@@ -71,6 +75,14 @@ class PatientSession:
             raise self._lost(f"no answer within {self.patience:.0f} s") from error
         except _CONNECTION_ERRORS as error:
             raise self._lost(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}") from error
+
+    def insist(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
+        """Runs a step that does no harm if it is made twice, until it was made once. Raises Outage as `run` does."""
+        while True:
+            try:
+                return self.run(fetches, feed)
+            except LostStep:
+                continue
 
     def _step(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> Any:
         if self._session is None:

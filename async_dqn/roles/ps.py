@@ -64,8 +64,8 @@ def run_ps(
     """
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
-    mailbox = Mailbox(target, session_config, ps=task_index, num_workers=spec.num_workers)
-    bailiff = Bailiff(target, session_config, spec.num_workers) if task_index == 0 else None
+    mailbox = Mailbox(target, session_config, spec, task_index)
+    bailiff = Bailiff(target, session_config, spec) if task_index == 0 else None
     clock = _OwnTime()
     book = LeaseBook(
         spec.num_workers, config.lease, config.start_deadline, clock.read(), chief_grace=config.ps_deadline

@@ -4,10 +4,14 @@ import contextlib
 import socket
 import threading
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from async_dqn.cluster.bailiff import Bailiff
+from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
 from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import Outage
 
 SOON = 0.2  # patience where a step never ends
@@ -183,3 +187,64 @@ def test_a_long_message_is_cut():
         with patient(script, [address]) as session, pytest.raises(LostStep) as caught:
             session.run("a")
     assert len(str(caught.value)) < 300
+
+
+def test_insisting_makes_a_step_until_it_was_made(listening):
+    script = Script(error(tf.errors.AbortedError), error(tf.errors.UnavailableError), 5)
+    with patient(script, [listening]) as session:
+        assert session.insist("a", {"b": 4}) == 5
+    assert script.fed == [("a", {"b": 4})] * 3
+    assert script.num_opened == 3
+
+
+def test_insisting_gives_in_to_an_outage(listening):
+    script = Script(error(tf.errors.AbortedError), error(tf.errors.FailedPreconditionError))
+    with patient(script, [listening]) as session, pytest.raises(Outage, match="has lost its variables"):
+        session.insist("a")
+    assert len(script.fed) == 2
+
+
+# What a parameter server does with a step that its own server refuses, as TensorFlow does at random.
+
+
+@pytest.fixture
+def spec(listening):
+    return ClusterSpec(ps=(listening,), worker=("127.0.0.1:1", "127.0.0.1:2"))
+
+
+def own(kind, script, spec, *arguments):
+    """A ps's own end of something, on a session that is none."""
+    end = kind("grpc://nowhere", tf.compat.v1.ConfigProto(), spec, *arguments)
+    end._session._open = script.open
+    return end
+
+
+REFUSED = error(tf.errors.AbortedError, "The same RunGraph (Worker) request was received twice.")
+
+
+def test_no_message_is_lost_with_a_step(spec):
+    a, b, c = Message(0, 11, ALIVE), Message(1, 12, ALIVE), Message(0, 11, 0)
+    script = Script(2, np.array(a), REFUSED, REFUSED, 2, np.array(b), np.array(c), 0)
+    mailbox = own(Mailbox, script, spec, 0)
+    assert [mailbox.take() for _ in range(4)] == [[a], [], [b, c], []]
+    assert script.num_opened == 3
+
+
+def test_the_workers_are_told_to_end_though_a_step_is_lost(spec):
+    script = Script(REFUSED, None)
+    own(Mailbox, script, spec, 0).ask_to_stop()
+    assert len(script.fed) == 2
+
+
+def test_a_seat_is_freed_though_a_step_is_lost(spec):
+    script = Script(REFUSED, None)
+    bailiff = own(Bailiff, script, spec)
+    bailiff.evict(1, token=12)
+    assert script.fed == [(bailiff._evict[1], {bailiff._token: 12})] * 2
+
+
+@pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.NotFoundError])
+def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind, spec):
+    script = Script(error(kind))
+    own(Bailiff, script, spec).evict(0, token=11)
+    assert len(script.fed) == 1
