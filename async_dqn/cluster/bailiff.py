@@ -10,7 +10,7 @@ from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import Outage
 from async_dqn.parameters import Counters
 
-_PATIENCE = 10.0  # seconds for a step that does not leave the process
+_PATIENCE = 60.0  # seconds for a step within the process
 
 
 class Bailiff:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec
 
-_PATIENCE = 10.0  # seconds for a step that does not leave the process
+_PATIENCE = 60.0  # seconds for a step within the process: a frozen one that takes longer may lose a message
 ALIVE = -1  # the code of a worker that goes on
 
 
