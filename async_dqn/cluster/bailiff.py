@@ -5,12 +5,10 @@ import contextlib
 import tensorflow as tf
 
 from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
-from async_dqn.cluster.patient_session import PatientSession
+from async_dqn.cluster.patient_session import OWN_PATIENCE, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import Outage
 from async_dqn.parameters import Counters
-
-_PATIENCE = 60.0  # seconds for a step within the process
 
 
 class Bailiff:
@@ -28,9 +26,12 @@ class Bailiff:
             self._token = tf.compat.v1.placeholder(tf.int64, [])
             self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(spec.num_workers)]
         graph.finalize()
-        self._session = PatientSession(target, graph, config, spec.ps[:1], _PATIENCE)
+        self._session = PatientSession(target, graph, config, spec.ps[:1], OWN_PATIENCE)
 
     def evict(self, worker: int, token: int) -> None:
-        """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet."""
+        """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet.
+
+        Raises LostStep where that cannot be done.
+        """
         with contextlib.suppress(Outage):
-            self._session.insist(self._evict[worker], {self._token: token})
+            run_again(lambda: self._session.run(self._evict[worker], {self._token: token}), OWN_PATIENCE)

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.patient_session import OWN_PATIENCE, LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 
-_PATIENCE = 60.0  # seconds for a step within the process: a frozen one that takes longer may lose a message
 ALIVE = -1  # the code of a worker that goes on
 
 
@@ -54,7 +53,7 @@ class Mailbox:
             self._size, self._dequeue = queue.size(), queue.dequeue()
             self._enqueue_stop = stop_queue(ps).enqueue(1)
         graph.finalize()
-        self._session = PatientSession(target, graph, config, [spec.ps[ps]], _PATIENCE)
+        self._session = PatientSession(target, graph, config, [spec.ps[ps]], OWN_PATIENCE)
 
     def take(self) -> list[Message]:
         """The messages that have come in; where a step is lost, what is left of them comes with the next call."""
@@ -65,5 +64,5 @@ class Mailbox:
         return messages
 
     def ask_to_stop(self) -> None:
-        """Tells all workers to end."""
-        self._session.insist(self._enqueue_stop)
+        """Tells all workers to end. Raises LostStep where that cannot be done."""
+        run_again(lambda: self._session.run(self._enqueue_stop), OWN_PATIENCE)

@@ -9,7 +9,8 @@ runs in a thread that can be left behind.
 """
 
 import concurrent.futures
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +19,9 @@ from async_dqn.background import Background
 from async_dqn.cluster.spec import wait_until_reachable
 from async_dqn.errors import Outage
 
+# Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
+# counts as lost, and the message that it had in hand is lost with it.
+OWN_PATIENCE = 60.0
 _CONNECTION_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -30,6 +34,17 @@ _CONNECTION_ERRORS = (
 
 class LostStep(Exception):
     """A step that may or may not have been made. The session is a new one already: try again."""
+
+
+def run_again(step: Callable[[], Any], deadline: float) -> Any:
+    """Calls a step that may be made twice until it is through. Raises LostStep where `deadline` seconds do not do."""
+    end = time.monotonic() + deadline
+    while True:
+        try:
+            return step()
+        except LostStep:
+            if time.monotonic() > end:
+                raise
 
 
 class PatientSession:
@@ -75,14 +90,6 @@ class PatientSession:
             raise self._lost(f"no answer within {self.patience:.0f} s") from error
         except _CONNECTION_ERRORS as error:
             raise self._lost(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}") from error
-
-    def insist(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        """Runs a step that does no harm if it is made twice, until it was made once. Raises Outage as `run` does."""
-        while True:
-            try:
-                return self.run(fetches, feed)
-            except LostStep:
-                continue
 
     def _step(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> Any:
         if self._session is None:

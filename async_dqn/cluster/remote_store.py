@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from async_dqn.cluster.ledger import Ledger, SeatState, initial_rows, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
-from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.errors import Outage, RunError, UserError
 from async_dqn.optimizers import Optimizer
@@ -117,14 +117,11 @@ class RemoteParameterStore:
 
     def _run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step that may be repeated, until it is through or the deadline has passed."""
-        end = time.monotonic() + self._deadline
-        while True:
-            try:
-                return self._run(fetches, feed)
-            except LostStep as error:
-                if time.monotonic() > end:
-                    text = f"no answer from parameter servers {', '.join(self._spec.ps)} within {self._deadline:.0f} s"
-                    raise RunError(text) from error
+        try:
+            return run_again(lambda: self._run(fetches, feed), self._deadline)
+        except LostStep as error:
+            text = f"no answer from parameter servers {', '.join(self._spec.ps)} within {self._deadline:.0f} s"
+            raise RunError(text) from error
 
     def _count(
         self, counts: Counters, *others: Any, feed: dict[tf.Tensor, Any] | None = None, computed_on: int = 0

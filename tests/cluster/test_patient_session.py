@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from async_dqn.cluster.bailiff import Bailiff
 from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
-from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import Outage
 
@@ -189,19 +190,31 @@ def test_a_long_message_is_cut():
     assert len(str(caught.value)) < 300
 
 
-def test_insisting_makes_a_step_until_it_was_made(listening):
+def test_a_step_is_made_again_until_it_is_through(listening):
     script = Script(error(tf.errors.AbortedError), error(tf.errors.UnavailableError), 5)
     with patient(script, [listening]) as session:
-        assert session.insist("a", {"b": 4}) == 5
+        assert run_again(lambda: session.run("a", {"b": 4}), LONG) == 5
     assert script.fed == [("a", {"b": 4})] * 3
     assert script.num_opened == 3
 
 
-def test_insisting_gives_in_to_an_outage(listening):
+def test_a_step_is_not_made_again_after_an_outage(listening):
     script = Script(error(tf.errors.AbortedError), error(tf.errors.FailedPreconditionError))
     with patient(script, [listening]) as session, pytest.raises(Outage, match="has lost its variables"):
-        session.insist("a")
+        run_again(lambda: session.run("a"), LONG)
     assert len(script.fed) == 2
+
+
+def test_a_step_that_never_gets_through_is_given_up():
+    tries = []
+
+    def step():
+        tries.append(time.monotonic())
+        raise LostStep("again")
+
+    with pytest.raises(LostStep, match="again"):
+        run_again(step, SOON)
+    assert len(tries) > 1 and tries[-1] - tries[0] > SOON
 
 
 # What a parameter server does with a step that its own server refuses, as TensorFlow does at random.
