@@ -1,6 +1,8 @@
 """Tests of async_dqn.provenance."""
 
+import platform
 import subprocess
+from pathlib import Path
 
 from async_dqn import provenance
 
@@ -25,6 +27,17 @@ def test_a_revision_tells_of_local_changes(monkeypatch, tmp_path):
     assert provenance.git_revision() == f"{revision}-dirty"
 
 
-def test_the_processor_has_a_name():
-    assert provenance.cpu_name() in (provenance.cpu_info().get("model name"), provenance.platform.machine())
-    assert provenance.cpu_name()
+def test_the_processor_is_what_the_system_says_of_the_first_core(monkeypatch):
+    cores = ["processor\t: 0\nmodel name\t: Fast (R) 3\nflags\t\t: fma avx2", "processor\t: 1\nmodel name\t: Slow"]
+    monkeypatch.setattr(Path, "read_text", lambda path: "\n\n".join(cores))
+    assert provenance.cpu_info() == {"processor": "0", "model name": "Fast (R) 3", "flags": "fma avx2"}
+    assert provenance.cpu_name() == "Fast (R) 3"
+
+
+def test_without_its_file_the_processor_is_the_machine_s_kind(monkeypatch):
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert provenance.cpu_info() == {}
+    assert provenance.cpu_name() == platform.machine()

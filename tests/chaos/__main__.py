@@ -76,7 +76,7 @@ def main() -> int:
     settings = Settings.of(arguments.env)
     for ending in (signal.SIGINT, signal.SIGTERM):  # ends what the round has started, also where a shell ignores them
         signal.signal(ending, signal.default_int_handler)
-    origin = report.provenance(["launch/chaos.sh", *sys.argv[1:]])
+    origin = report.describe(["launch/chaos.sh", *sys.argv[1:]])
     results: list[report.Result] = []
     played: Counter[str] = Counter()
     begin = time.monotonic()

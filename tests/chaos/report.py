@@ -6,9 +6,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from async_dqn import provenance
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,14 @@ def _row(name: str, results: Sequence[Result]) -> list[str]:
     ]
 
 
-def provenance(command: Sequence[str]) -> dict[str, Any]:
+def describe(command: Sequence[str]) -> dict[str, Any]:
     """Versions, machine, date, command."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    names = ("async-dqn", "tensorflow", "gymnasium", "numpy")
     return {
         "command": " ".join(command),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "cpu": cpu,
+        "cpu": provenance.cpu_name(),
         "system": platform.platform(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in names},
+        "versions": provenance.versions(),
     }
 
 
