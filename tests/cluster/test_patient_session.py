@@ -212,9 +212,10 @@ def test_a_step_that_never_gets_through_is_given_up():
         tries.append(time.monotonic())
         raise LostStep("again")
 
+    begin = time.monotonic()
     with pytest.raises(LostStep, match="again"):
         run_again(step, SOON)
-    assert len(tries) > 1 and tries[-1] - tries[0] > SOON
+    assert len(tries) > 1 and time.monotonic() - begin >= SOON
 
 
 # What a parameter server does with a step that its own server refuses, as TensorFlow does at random.
