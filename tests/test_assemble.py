@@ -1,5 +1,7 @@
 """Tests of async_dqn.roles.assemble."""
 
+import itertools
+
 import numpy as np
 import pytest
 from fakes import DroppingStore, as_tensor, make_store, minibatch
@@ -51,6 +53,21 @@ def test_local_steps_decide_where_the_optimizer_is(local_steps, kind, at_the_sto
     config = Config(optimizer="centered_rmsprop", local_steps=local_steps)
     assert type(assemble.make_client(config, make_store())) is kind
     assert assemble.make_store_optimizer(config).name == at_the_store
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "centered_rmsprop"])
+def test_workers_averages_forget_together_as_fast_as_one_optimizer_s(optimizer):
+    config = Config(optimizer=optimizer, num_workers=3, local_steps=4)
+    clients = [assemble.make_client(config, make_store([0])) for _ in range(config.num_workers)]
+    alone = assemble.make_local_client(config, store := make_store([0], optimizer=assemble.make_optimizer(config)))
+    for _ in range(5):  # all see the same gradient, one after the other
+        for client in clients:
+            client.consume(as_tensor(2), as_tensor(1)[0])
+            alone.consume(as_tensor(2), as_tensor(1)[0])
+    averages = {"m", "v", "ms", "mg"} & clients[0].slots().keys()
+    assert averages
+    for client, name in itertools.product(clients, averages):
+        assert client.slots()[name] == pytest.approx(store.state()[f"slot/{name}"], rel=1e-4), name
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -39,12 +39,22 @@ def make_problem(config: Config) -> Problem:
     return Problem(spec, network, Layout(network.shapes))
 
 
-def make_optimizer(config: Config) -> optimizers.Optimizer:
-    """The update rule of the settings."""
+_ADAM_DECAYS = (0.9, 0.999)  # beta1 and beta2 of Kingma & Ba 2015
+
+
+def make_optimizer(config: Config, *, num_learners: int = 1) -> optimizers.Optimizer:
+    """The update rule of the settings.
+
+    Args:
+      num_learners: optimizers that share the minibatches out between them. Each sees one of so many, and its averages
+        forget as much over that one as a single optimizer's would over all of them. Else momentum would span
+        `num_learners` times the minibatches, a delay that adds to staleness (Mitliagkas et al. 2016).
+    """
     if config.optimizer == "adam":
-        return optimizers.adam(epsilon=config.optimizer_epsilon, use_locking=config.locked)
+        beta1, beta2 = (decay**num_learners for decay in _ADAM_DECAYS)
+        return optimizers.adam(beta1=beta1, beta2=beta2, epsilon=config.optimizer_epsilon, use_locking=config.locked)
     return optimizers.rmsprop(
-        decay=config.rmsprop_decay,
+        decay=config.rmsprop_decay**num_learners,
         epsilon=config.optimizer_epsilon,
         centered=config.optimizer == "centered_rmsprop",
         use_locking=config.locked,
@@ -78,7 +88,8 @@ def make_client(config: Config, store: ParameterStore) -> TravellingClient:
         "max_staleness": config.max_staleness,
     }
     if config.local_steps:
-        options |= {"optimizer": make_optimizer(config), "wire_dtype": config.wire_dtype}
+        optimizer = make_optimizer(config, num_learners=config.num_workers)
+        options |= {"optimizer": optimizer, "wire_dtype": config.wire_dtype}
         return DeltaClient(store, rate, local_steps=config.local_steps, **options)
     return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, **options)
 
