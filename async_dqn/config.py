@@ -163,7 +163,7 @@ class Config:
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
         if -1 < self.final_learning_rate < 0:
-            raise UserError(f"--final_learning_rate={self.final_learning_rate}: must be -1, for constant, or at least 0")
+            raise UserError(f"--final_learning_rate={self.final_learning_rate}: must be -1 (constant) or at least 0")
         if self.gpus not in ("auto", "none") and not re.fullmatch(r" *[0-9]{1,6} *(, *[0-9]{1,6} *)*", self.gpus):
             raise UserError(f"--gpus={self.gpus}: must be auto, none, or indices such as 0,1")
         share = self.replay_capacity // self.num_workers // self.envs_per_worker

@@ -91,7 +91,7 @@ def assert_refused(words, make):
         ("discount", float("nan"), ["--discount=nan", "must be a number"]),
         ("stop_at_return", float("nan"), ["--stop_at_return=nan", "not nan"]),
         ("learning_rate", -0.1, ["--learning_rate=-0.1", "at least 0"]),
-        ("final_learning_rate", -0.5, ["--final_learning_rate=-0.5", "-1, for constant, or at least 0"]),
+        ("final_learning_rate", -0.5, ["--final_learning_rate=-0.5", "-1 (constant) or at least 0"]),
         ("epsilon_final", 2.0, ["--epsilon_final=2.0", "at most 1"]),
         ("num_ps", 0, ["--num_ps=0", "at least 1 and at most 64"]),
         ("num_workers", 513, ["--num_workers=513", "at least 1 and at most 512"]),
