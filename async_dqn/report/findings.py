@@ -234,13 +234,21 @@ def _usage_of(one: Found) -> Mapping[str, Usage]:
     return read_usage(one.run.path, num_ps=num_ps, num_workers=config.num_workers)
 
 
+def _revisions(found: Sequence[Found]) -> list[str]:
+    """A line for each revision of this program, with its runs where there are several: it may change between runs."""
+    made: dict[str, list[str]] = {}
+    for one in found:
+        made.setdefault(str(one.run.described.get("git_revision") or "unknown"), []).append(one.trial.title)
+    return [f"revision: {name}" + (f" ({'; '.join(runs)})" if len(made) > 1 else "") for name, runs in made.items()]
+
+
 def _provenance(origin: Mapping[str, Any], found: Sequence[Found]) -> list[str]:
     lines = [
         f"command: {origin.get('command', '?')}",
         f"date: {origin.get('date', '?')}",
         f"machine: {origin.get('cpu', '?')}, {origin.get('cores', '?')} cores, {origin.get('memory GB', '?')} GB; "
         f"{origin.get('system', '?')}",
-        f"revision: {origin.get('git revision') or 'unknown'}",
+        *_revisions(found),
     ]
     versions = origin.get("versions")
     if isinstance(versions, dict):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -106,6 +107,27 @@ def test_runs_of_several_machines_and_versions_are_told_apart(tmp_path):
     ]
     assert "Made on 2 different machines: their times do not compare." in lines
     assert not any("versions" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("revisions", "lines"),
+    [
+        ("aaa", ["revision: a"]),
+        ("aba", ["revision: a (standard, seed 0; standard, seed 2)", "revision: b (standard, seed 1)"]),
+        ([None] * 3, ["revision: unknown"]),
+    ],
+)
+def test_the_revision_that_made_each_run_is_told(tmp_path, revisions, lines):
+    runs = []
+    for seed, revision in enumerate(revisions):
+        one = found(tmp_path, "standard", seed)
+        described = {**one.run.described, "git_revision": revision}
+        runs.append(one._replace(run=dataclasses.replace(one.run, described=described)))
+    report = sections(runs, {}, tmp_path, num_planned=3)
+    (made,) = report[-1].blocks
+    assert isinstance(made, Text)
+    assert [line for line in made.lines if line.startswith("revision")] == lines
+    assert (Text(["Made by 2 versions of this program."]) in report[0].blocks) == (len(lines) > 1)
 
 
 @pytest.mark.parametrize(
