@@ -114,7 +114,11 @@ class Config:
         "with the next one.",
         choices=DTYPES,
     )
-    overlap: bool = _setting(True, "Make trips to the parameter servers in a thread beside the computation.")
+    overlap: bool = _setting(
+        True,
+        "Make trips to the parameter servers in a thread beside the computation: updates are staler. Pays where a trip "
+        "is long, or short against --local_steps minibatches.",
+    )
     locked: bool = _setting(False, "Parameter servers lock while they apply a gradient; false: Hogwild.")
 
     # What is not let through.
@@ -285,6 +289,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "log_period": 0.5,
         "local_steps": 4,
+        "overlap": False,
     },
 }
 
