@@ -16,6 +16,7 @@ NETWORKS = ("auto", "nature", "nips", "mlp")
 EXPLORATIONS = ("shared", "ape_x")
 DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
+AVERAGES = ("auto", "own", "shared")
 
 
 def _setting(
@@ -103,6 +104,12 @@ class Config:
         "0: it pushes gradients and the optimizer runs on the parameter servers.",
         minimum=0,
         maximum=10_000,
+    )
+    averages: str = _setting(
+        "auto",
+        "How workers' optimizers forget (with --local_steps): own: like a single one; shared: that to the power of "
+        "their number, so that all together look back as far as a single one; auto: own up to two workers.",
+        choices=AVERAGES,
     )
     push_period: int = _setting(
         1, "Minibatches whose gradients are summed into one push (with --local_steps=0).", minimum=1
@@ -288,7 +295,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epsilon_steps": 5_000,
         "learning_rate": 1e-3,
         "log_period": 0.5,
-        "local_steps": 4,
+        "local_steps": 1,
         "overlap": False,
     },
 }

@@ -1,5 +1,6 @@
 """Tests of async_dqn.roles.assemble."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_local_steps_decide_where_the_optimizer_is(local_steps, kind, at_the_sto
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "centered_rmsprop"])
 def test_workers_averages_forget_together_as_fast_as_one_optimizer_s(optimizer):
-    config = Config(optimizer=optimizer, num_workers=3, local_steps=4)
+    config = Config(optimizer=optimizer, num_workers=2, local_steps=4, averages="shared")
     clients = [assemble.make_client(config, make_store([0])) for _ in range(config.num_workers)]
     alone = assemble.make_local_client(config, store := make_store([0], optimizer=assemble.make_optimizer(config)))
     for _ in range(5):  # all see the same gradient, one after the other
@@ -68,6 +69,19 @@ def test_workers_averages_forget_together_as_fast_as_one_optimizer_s(optimizer):
     assert averages
     for client, name in itertools.product(clients, averages):
         assert client.slots()[name] == pytest.approx(store.state()[f"slot/{name}"], rel=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("averages", "num_workers", "power"),
+    [("own", 4, 1), ("shared", 2, 2), ("shared", 4, 4), ("auto", 1, 1), ("auto", 2, 1), ("auto", 3, 3), ("auto", 4, 4)],
+)
+def test_averages_are_shared_where_asked_and_by_more_than_two(averages, num_workers, power):
+    config = Config(averages=averages, num_workers=num_workers, local_steps=4)
+    slots = assemble.make_client(config, make_store([0])).slots()
+    assert slots["beta_powers"] == pytest.approx([0.9**power, 0.999**power])  # as they begin
+    assert assemble.make_store_optimizer(dataclasses.replace(config, local_steps=0)).initial_slots(1)[
+        "beta_powers"
+    ] == pytest.approx([0.9, 0.999])  # one optimizer for all, on the parameter servers
 
 
 @pytest.mark.parametrize("overlap", [False, True])

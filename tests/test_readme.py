@@ -85,6 +85,26 @@ def test_what_four_workers_did_is_what_the_file_says() -> None:
     assert f"{summary['steps_lost']:,} steps were made again" in text
 
 
+@pytest.mark.parametrize(
+    ("run", "label"),
+    [
+        ("four-workers", ""),
+        ("four-workers-nooverlap", ": 3 others stale"),
+        ("four-workers-averages", ": the same and `--averages=shared`"),
+        ("comparison/runs/async-2-seed-0", ""),
+        ("two-workers-averages", ": `--averages=shared`"),
+    ],
+)
+def test_how_four_workers_learned_is_what_the_files_say(run: str, label: str) -> None:
+    rows = read_rows(ROOT / "results" / "pong" / run / "episodes.csv")
+    end = max(row["env_steps"] for row in rows)
+    cells = []
+    for low, high in ((160_000, 200_000), (200_000, 240_000), (280_000, 320_000), (400_000, 440_000)):
+        returns = [row["episode_return"] for row in rows if low <= row["env_steps"] < high]
+        cells.append(f"{np.mean(returns):.1f}" if end >= high else "-")
+    assert f"| `{run}`{label} | {' | '.join(cells)} |" in SPEED
+
+
 def test_every_command_and_flag_named_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", README + SPEED + FAULTS + REFERENCE + DESIGN)) - {"help"}
     known = {field.name for field in dataclasses.fields(Config)}

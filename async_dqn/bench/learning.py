@@ -23,21 +23,21 @@ _TOTAL_STEPS = 60_000  # twice what most runs need
 _DEADLINE = 600.0  # seconds of one run
 _VARIANTS: dict[str, dict[str, Any]] = {
     "gradients": {"local_steps": 0},
+    "deltas of 1": {"local_steps": 1},
     "deltas of 4": {"local_steps": 4},
-    "deltas of 4, trips beside the computation": {"local_steps": 4, "overlap": True},
-    "deltas of 4, bfloat16 on the wire": {"local_steps": 4, "wire_dtype": "bfloat16"},
-    "deltas of 4, computed in bfloat16": {"local_steps": 4, "compute_dtype": "bfloat16"},
     "deltas of 8": {"local_steps": 8},
+    "deltas of 1, trips beside the computation": {"local_steps": 1, "overlap": True},
+    "deltas of 1, bfloat16 on the wire": {"local_steps": 1, "wire_dtype": "bfloat16"},
+    "deltas of 1, computed in bfloat16": {"local_steps": 1, "compute_dtype": "bfloat16"},
 }
 
 
 def cases(plan: Plan) -> list[Case]:
     """CartPole-v1, whatever the plan's work is; every repetition has a seed of its own, the same for all cases."""
     cluster = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    variants = _VARIANTS | {"deltas of 4, twice the workers": {"local_steps": 4, "num_workers": 2 * plan.num_workers}}
-    jobs: dict[str, tuple[str, dict[str, Any]]] = {"baseline": ("baseline", {})} | {
-        f"local, {name}": ("local", cluster | variant) for name, variant in variants.items()
-    }
+    variants = _VARIANTS | {"deltas of 1, twice the workers": {"local_steps": 1, "num_workers": 2 * plan.num_workers}}
+    jobs: dict[str, tuple[str, dict[str, Any]]] = {"baseline": ("baseline", {})}
+    jobs |= {f"local, {name}": ("local", cluster | variant) for name, variant in variants.items()}
     return [
         Case("learning", name, functools.partial(_next_seed, job, settings, itertools.count()))
         for name, (job, settings) in jobs.items()

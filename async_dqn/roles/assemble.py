@@ -88,7 +88,8 @@ def make_client(config: Config, store: ParameterStore) -> TravellingClient:
         "max_staleness": config.max_staleness,
     }
     if config.local_steps:
-        optimizer = make_optimizer(config, num_learners=config.num_workers)
+        is_shared = config.averages == "shared" or (config.averages == "auto" and config.num_workers > 2)
+        optimizer = make_optimizer(config, num_learners=config.num_workers if is_shared else 1)
         options |= {"optimizer": optimizer, "wire_dtype": config.wire_dtype}
         return DeltaClient(store, rate, local_steps=config.local_steps, **options)
     return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, **options)

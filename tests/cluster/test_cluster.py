@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 
 TOTAL = 2_003  # divides by neither environments nor workers
 RUN = 120.0  # seconds for a whole small run on a busy machine
-SMALL = ["--env=CartPole-v1", "--warmup_steps=200", "--ps_deadline=30", "--overlap"]
+SMALL = ["--env=CartPole-v1", "--warmup_steps=200", "--ps_deadline=30", "--local_steps=4", "--overlap"]
 ENDLESS = [*SMALL, "--total_steps=10_000_000"]
 
 SUMMARY = {
