@@ -173,6 +173,11 @@ class Config:
                 f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
+        if not self.local_steps and self.averages != "auto":
+            raise UserError(
+                f"--averages={self.averages}: with --local_steps=0 one optimizer on the parameter servers serves all "
+                "workers; leave it at auto, or set --local_steps"
+            )
         if -1 < self.final_learning_rate < 0:
             raise UserError(f"--final_learning_rate={self.final_learning_rate}: must be -1 (constant) or at least 0")
         if self.gpus not in ("auto", "none") and not re.fullmatch(r" *[0-9]{1,6} *(, *[0-9]{1,6} *)*", self.gpus):

@@ -122,6 +122,8 @@ def test_nothing_below_its_minimum_is_taken(field):
     ("settings", "words"),
     [
         ({"local_steps": 4, "push_period": 2}, ["--local_steps=4", "--push_period=2", "--local_steps=0"]),
+        ({"local_steps": 0, "averages": "shared"}, ["--averages=shared", "--local_steps=0", "at auto"]),
+        ({"local_steps": 0, "averages": "own"}, ["--averages=own", "--local_steps=0", "at auto"]),
         ({"local_steps": 4, "pull_period": 3}, ["--local_steps=4", "--pull_period=3", "--local_steps=0"]),
         (
             {"replay_capacity": 100, "num_workers": 2, "envs_per_worker": 8},
