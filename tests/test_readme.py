@@ -105,6 +105,14 @@ def test_how_four_workers_learned_is_what_the_files_say(run: str, label: str) ->
     assert f"| `{run}`{label} | {' | '.join(cells)} |" in SPEED
 
 
+@pytest.mark.parametrize("run", ["two-workers", "three-workers-seed-1", "three-workers-seed-2"])
+def test_how_small_deltas_learned_is_what_the_files_say(run: str) -> None:
+    found = json.loads((ROOT / "results" / "cartpole" / run / "summary.json").read_text())
+    assert found["env_steps"] == 30_000
+    cells = f"{found['mean_return_100']:.1f} | {found['wall_seconds']:.0f}"
+    assert f"| `{run}`, {found['num_ps']} ps | {cells} |" in SPEED
+
+
 def test_every_command_and_flag_named_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", README + SPEED + FAULTS + REFERENCE + DESIGN)) - {"help"}
     known = {field.name for field in dataclasses.fields(Config)}
