@@ -101,8 +101,9 @@ class Config:
     local_steps: int = _setting(
         0,
         "Minibatches a worker applies to its own copy before it pushes the difference (Downpour); "
+        "-1: as many as make 16 for all workers together, but 1 to 8; "
         "0: it pushes gradients and the optimizer runs on the parameter servers.",
-        minimum=0,
+        minimum=-1,
         maximum=10_000,
     )
     averages: str = _setting(
@@ -170,7 +171,7 @@ class Config:
             _check(field, getattr(self, field.name))
         if self.local_steps and (self.push_period, self.pull_period) != (1, 1):
             raise UserError(
-                f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
+                f"--local_steps={self.local_steps} pushes and pulls once for each delta; leave "
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
         if not self.local_steps and self.averages != "auto":
@@ -263,7 +264,7 @@ _ATARI_FAST = {
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
     "overlap_steps": True,
-    "local_steps": 8,
+    "local_steps": -1,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {

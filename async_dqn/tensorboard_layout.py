@@ -13,7 +13,8 @@ _CHARTS = {  # category -> title -> tags, as regular expressions
         "minibatches and updates a second": ["minibatches_per_second", "updates_per_second"],
     },
     "Asynchrony": {
-        "staleness of updates": ["staleness_mean", "staleness_max"],
+        "staleness of updates, mean": ["staleness_mean"],
+        "staleness of updates, greatest": ["staleness_max"],
         "where each worker's time goes, %": ["cycle_percent/.*"],
     },
     "Machine": {
