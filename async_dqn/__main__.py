@@ -542,7 +542,7 @@ COMMANDS = {
             ("peer_python", _TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
             ("repetitions", _Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", _Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
-            ("work", flags.EnumParser(["nature", "pong-fast"]), "nature", "What is learned: nature, pong-fast."),
+            ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", "What is learned."),
             ("num_ps", _Whole(), 1, "Parameter servers of the cluster that is measured."),
             ("num_workers", _Whole(), 2, "Its workers."),
             ("soak_minutes", _Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),

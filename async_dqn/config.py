@@ -101,9 +101,8 @@ class Config:
     local_steps: int = _setting(
         0,
         "Minibatches a worker applies to its own copy before it pushes the difference (Downpour); "
-        "-1: as many as make 16 for all workers together, but 1 to 8; "
         "0: it pushes gradients and the optimizer runs on the parameter servers.",
-        minimum=-1,
+        minimum=0,
         maximum=10_000,
     )
     averages: str = _setting(
@@ -123,9 +122,9 @@ class Config:
         choices=DTYPES,
     )
     overlap: bool = _setting(
-        True,
-        "Make trips to the parameter servers in a thread beside the computation: updates are staler. Pays where a trip "
-        "is long, or short against --local_steps minibatches.",
+        False,
+        "Make trips to the parameter servers in a thread beside the computation: it waits less, and updates are "
+        "staler. For slow networks.",
     )
     locked: bool = _setting(False, "Parameter servers lock while they apply a gradient; false: Hogwild.")
 
@@ -171,7 +170,7 @@ class Config:
             _check(field, getattr(self, field.name))
         if self.local_steps and (self.push_period, self.pull_period) != (1, 1):
             raise UserError(
-                f"--local_steps={self.local_steps} pushes and pulls once for each delta; leave "
+                f"--local_steps={self.local_steps} pushes and pulls every {self.local_steps} minibatches; leave "
                 f"--push_period={self.push_period} and --pull_period={self.pull_period} at 1, or set --local_steps=0"
             )
         if not self.local_steps and self.averages != "auto":
@@ -264,7 +263,7 @@ _ATARI_FAST = {
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
     "overlap_steps": True,
-    "local_steps": -1,
+    "local_steps": 4,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -302,7 +301,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "log_period": 0.5,
         "local_steps": 1,
-        "overlap": False,
     },
 }
 

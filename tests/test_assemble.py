@@ -47,28 +47,12 @@ def test_workers_draw_seeds_of_their_own_and_a_resumed_run_new_ones():
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "kind", "at_the_store"),
-    [(0, GradientClient, "centered_rmsprop"), (4, DeltaClient, "add"), (-1, DeltaClient, "add")],
+    ("local_steps", "kind", "at_the_store"), [(0, GradientClient, "centered_rmsprop"), (4, DeltaClient, "add")]
 )
 def test_local_steps_decide_where_the_optimizer_is(local_steps, kind, at_the_store):
     config = Config(optimizer="centered_rmsprop", local_steps=local_steps)
     assert type(assemble.make_client(config, make_store())) is kind
     assert assemble.make_store_optimizer(config).name == at_the_store
-
-
-@pytest.mark.parametrize(
-    ("local_steps", "num_workers", "minibatches"),
-    [(8, 4, 8), (-1, 1, 8), (-1, 2, 8), (-1, 3, 5), (-1, 4, 4), (-1, 16, 1), (-1, 17, 1)],
-)
-def test_deltas_are_as_long_as_asked_or_the_shorter_the_more_workers(local_steps, num_workers, minibatches):
-    config = Config(local_steps=local_steps, num_workers=num_workers, overlap=False)
-    client = assemble.make_client(config, store := make_store())
-    client.start()
-    updates = []
-    for _ in range(2 * minibatches):
-        minibatch(client, 1, 0)
-        updates.append(store.pull().counters.updates)
-    assert updates == [0] * (minibatches - 1) + [1] * minibatches + [2]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "centered_rmsprop"])

@@ -91,7 +91,6 @@ def assert_refused(words, make):
         ("discount", float("nan"), ["--discount=nan", "must be a number"]),
         ("stop_at_return", float("nan"), ["--stop_at_return=nan", "not nan"]),
         ("learning_rate", -0.1, ["--learning_rate=-0.1", "at least 0"]),
-        ("local_steps", -2, ["--local_steps=-2", "at least -1 and at most 10000"]),
         ("final_learning_rate", -0.5, ["--final_learning_rate=-0.5", "-1 (constant) or at least 0"]),
         ("epsilon_final", 2.0, ["--epsilon_final=2.0", "at most 1"]),
         ("num_ps", 0, ["--num_ps=0", "at least 1 and at most 64"]),
@@ -125,7 +124,6 @@ def test_nothing_below_its_minimum_is_taken(field):
         ({"local_steps": 4, "push_period": 2}, ["--local_steps=4", "--push_period=2", "--local_steps=0"]),
         ({"local_steps": 0, "averages": "shared"}, ["--averages=shared", "--local_steps=0", "at auto"]),
         ({"local_steps": 0, "averages": "own"}, ["--averages=own", "--local_steps=0", "at auto"]),
-        ({"local_steps": -1, "push_period": 2}, ["--local_steps=-1", "--push_period=2", "--local_steps=0"]),
         ({"local_steps": 4, "pull_period": 3}, ["--local_steps=4", "--pull_period=3", "--local_steps=0"]),
         (
             {"replay_capacity": 100, "num_workers": 2, "envs_per_worker": 8},

@@ -36,6 +36,7 @@ WORKS: dict[str, dict[str, Any]] = {
     }
     | _NATURE,
     "pong-fast": {"env": "pong"} | PRESETS["pong-fast"] | _ENDLESS,
+    "boxing": {"env": "boxing"} | PRESETS["atari-fast"] | _ENDLESS,  # there is something to learn in it for hours
 }
 PEER_WORK = "nature"  # what programs of others are compared on
 

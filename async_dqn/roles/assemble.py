@@ -39,8 +39,6 @@ def make_problem(config: Config) -> Problem:
     return Problem(spec, network, Layout(network.shapes))
 
 
-_LONGEST_DELTA = 8  # minibatches
-_ALL_DELTAS = 16  # minibatches, in the deltas of all workers together: docs/speed.md, "Four workers"
 _ADAM_DECAYS = (0.9, 0.999)  # beta1 and beta2 of Kingma & Ba 2015
 
 
@@ -61,17 +59,6 @@ def make_optimizer(config: Config, *, num_learners: int = 1) -> optimizers.Optim
         centered=config.optimizer == "centered_rmsprop",
         use_locking=config.locked,
     )
-
-
-def local_steps(config: Config) -> int:
-    """How many minibatches a worker's delta spans, at least 1; 0 where it pushes gradients.
-
-    A push misses what the others pushed since its pull: with deltas of one length the more minibatches, the more of
-    them there are.
-    """
-    if config.local_steps >= 0:
-        return config.local_steps
-    return min(_LONGEST_DELTA, max(1, _ALL_DELTAS // config.num_workers))
 
 
 def make_store_optimizer(config: Config) -> optimizers.Optimizer:
@@ -100,11 +87,11 @@ def make_client(config: Config, store: ParameterStore) -> TravellingClient:
         "max_nonfinite": config.max_nonfinite,
         "max_staleness": config.max_staleness,
     }
-    if steps := local_steps(config):
+    if config.local_steps:
         is_shared = config.averages == "shared" or (config.averages == "auto" and config.num_workers > 2)
         optimizer = make_optimizer(config, num_learners=config.num_workers if is_shared else 1)
         options |= {"optimizer": optimizer, "wire_dtype": config.wire_dtype}
-        return DeltaClient(store, rate, local_steps=steps, **options)
+        return DeltaClient(store, rate, local_steps=config.local_steps, **options)
     return GradientClient(store, rate, push_period=config.push_period, pull_period=config.pull_period, **options)
 
 

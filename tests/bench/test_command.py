@@ -82,7 +82,7 @@ def run(tmp_path, **options):
         (["--sections=parts,,limit"], ["--sections=parts,,limit", "'' is none of"]),
         (["--sections=none"], ["--sections=none", "--soak_minutes"]),
         (["--peer=dopamine"], ["--peer=dopamine", "none|sb3"]),
-        (["--work=chess"], ["--work=chess", "nature|pong-fast"]),
+        (["--work=chess"], ["--work=chess", "nature|pong-fast|boxing"]),
         (["--repetitions=0"], ["--repetitions=0", "1 to 1000"]),
         (["--repetitions=1.5"], ["--repetitions=1.5", "whole number"]),
         (["--seconds=0"], ["--seconds=0", "at least 1"]),

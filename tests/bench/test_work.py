@@ -50,7 +50,7 @@ def test_presets_are_not_changed_by_making_works():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"work": "chess"}, ["--work=chess", "nature, pong-fast"]),
+        ({"work": "chess"}, ["--work=chess", "nature, pong-fast, boxing"]),
         ({"seconds": 0.5}, ["--seconds=0.5", "at least 1"]),
         ({"seconds": math.nan}, ["--seconds=nan"]),
         ({"seconds": math.inf}, ["--seconds=inf"]),
