@@ -101,6 +101,7 @@ def staleness_row(name: str, averages: str) -> str:
         ("comparison/runs/async-2-seed-0", "own"),
         ("two-workers-again", "own"),
         ("two-workers-averages", "shared"),
+        ("two-workers-nooverlap", "own"),
         ("two-workers-short", "own"),
         ("two-workers-short-seed-1", "own"),
         ("four-workers", "own"),
