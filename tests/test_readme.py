@@ -119,8 +119,10 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
     short, again = (
         json.loads((pong / f"two-workers-{name}" / "summary.json").read_text()) for name in ("short", "again")
     )
-    speeds = [found["env_steps"] / found["wall_seconds"] for found in (short, again)]
-    assert f"{speeds[0]:.0f} steps/s instead of {speeds[1]:.0f}" in " ".join(SPEED.split())
+    alone = json.loads((pong / "standard-again" / "summary.json").read_text())
+    speeds = [f"{found['env_steps'] / found['wall_seconds']:.0f}" for found in (short, again, alone)]
+    text = "{} steps/s instead of {} on the same day, when the baseline made {},".format(*speeds)
+    assert text in " ".join(SPEED.split())
     last = [read_rows(pong / "two-workers-short" / f"worker-{worker}" / "metrics.csv")[-1] for worker in (0, 1)]
     seconds = [{name: value for name, value in row.items() if name.startswith("seconds_")} for row in last]
     shares = {f"{100 * one['seconds_waiting'] / sum(one.values()):.0f}" for one in seconds}
@@ -129,12 +131,34 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
 
 
 def test_the_short_runs_quoted_are_those_of_the_files() -> None:
+    greedy = []
     for run in ("two-workers-short", "two-workers-short-seed-1"):
         folder = ROOT / "results" / "pong" / run
         summary, evaluation = (json.loads((folder / f"{name}.json").read_text()) for name in ("summary", "evaluation"))
         quote = f"{summary['solved_at_steps']:,} steps and {summary['solved_at_seconds'] / 60:.1f} minutes"
         assert quote in " ".join(README.split())
-        assert f"{evaluation['mean']:.1f}" in SPEED
+        greedy.append(f"{evaluation['mean']:.1f}")
+    assert f"(greedy games: {' and '.join(greedy)})" in SPEED
+
+
+def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
+    pong = ROOT / "results" / "pong"
+    again, four = (
+        json.loads((pong / name / "summary.json").read_text()) for name in ("two-workers-again", "four-workers")
+    )
+    assert again["exit_reason"] == "interrupted" and again["mean_return_100"] < 5
+    assert f"still far from it after {again['env_steps']:,} another time" in SPEED
+    assert f"took more than {again['env_steps'] // 1000},000 steps" in README
+    assert f"{four['steps_lost']:,} steps were made again" in " ".join(SPEED.split())
+
+
+def test_the_baseline_played_the_same_games_again() -> None:
+    pong = ROOT / "results" / "pong"
+    first, again = (
+        [{name: row[name] for name in ("env_steps", "episode_return", "length")} for row in read_rows(path)]
+        for path in (pong / "comparison/runs/standard-seed-0/episodes.csv", pong / "standard-again/episodes.csv")
+    )
+    assert first == again and len(again) > 200
 
 
 @pytest.mark.parametrize("run", ["two-workers", "three-workers-seed-1", "three-workers-seed-2"])

@@ -23,11 +23,11 @@ _POLL_PERIOD = 0.02  # seconds
 _SEEN_PERIOD = 0.1
 _GONE = 10.0  # seconds in which everything of a run ends, once its command has
 _MODES: tuple[list[str], ...] = (
-    ["--overlap", "--local_steps=4"],
-    ["--overlap", "--local_steps=4"],
-    ["--overlap", "--local_steps=0"],
-    ["--overlap", "--local_steps=0", "--locked"],
     ["--nooverlap", "--local_steps=4"],
+    ["--nooverlap", "--local_steps=4"],
+    ["--nooverlap", "--local_steps=0"],
+    ["--overlap", "--local_steps=0", "--locked"],
+    ["--overlap", "--local_steps=4"],
 )
 
 

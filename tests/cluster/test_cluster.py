@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 
 TOTAL = 2_003  # divides by neither environments nor workers
 RUN = 120.0  # seconds for a whole small run on a busy machine
-SMALL = ["--env=CartPole-v1", "--warmup_steps=200", "--ps_deadline=30", "--local_steps=4", "--overlap"]
+SMALL = ["--env=CartPole-v1", "--warmup_steps=200", "--ps_deadline=30", "--local_steps=4"]
 ENDLESS = [*SMALL, "--total_steps=10_000_000"]
 
 SUMMARY = {
@@ -106,11 +106,11 @@ def _children(pid: int) -> dict[str, psutil.Process]:
     scope="module",
     params=[
         (1, 2, []),
-        (2, 3, []),
-        (2, 2, ["--local_steps=0", "--optimizer=adam", "--locked"]),
-        (1, 2, ["--nooverlap", "--local_steps=0", "--push_period=3", "--pull_period=2"]),
+        (2, 3, ["--overlap"]),
+        (2, 2, ["--overlap", "--local_steps=0", "--optimizer=adam", "--locked"]),
+        (1, 2, ["--local_steps=0", "--push_period=3", "--pull_period=2"]),
     ],
-    ids=["1ps-2workers", "2ps-3workers", "adam-on-ps", "no-overlap"],
+    ids=["1ps-2workers", "2ps-3workers-overlap", "adam-on-ps-overlap", "gradients"],
 )
 def finished(request, tmp_path_factory):
     """A run that came to its end: run directory, numbers of ps and workers, what the command printed."""
