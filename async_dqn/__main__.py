@@ -51,13 +51,28 @@ class _Number(flags.ArgumentParser):
             raise ValueError("must be a number") from None
 
 
+class _TrueOrFalse(flags.BooleanParser):
+    """What absl takes as a boolean, with a line for people on anything else."""
+
+    def parse(self, argument: Any) -> bool:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be true or false") from None
+
+
+def _define_boolean(values: flags.FlagValues, name: str, default: bool | None, text: str) -> None:
+    flags.DEFINE_boolean(name, default, text, flag_values=values)
+    values[name].parser = _TrueOrFalse()
+
+
 def _define(values: flags.FlagValues, command: "Command") -> None:
     serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
     for field in dataclasses.fields(Config) if command.trains else ():
         choices = field.metadata["choices"]
         text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
         if field.type is bool:
-            flags.DEFINE_boolean(field.name, None, text, flag_values=values)
+            _define_boolean(values, field.name, None, text)
         elif field.type is str:
             flags.DEFINE_string(field.name, None, text, flag_values=values)
         else:
@@ -66,16 +81,16 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
     if command.trains:
         text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
         flags.DEFINE_string("preset", "auto", text, flag_values=values)
-        flags.DEFINE_boolean("resume", False, "Go on with the run in --logdir.", flag_values=values)
+        _define_boolean(values, "resume", False, "Go on with the run in --logdir.")
     flags.DEFINE_string("logdir", None, "The run directory [runs/ENV-AGENT-TIME].", flag_values=values)
-    flags.DEFINE_boolean("verbose", False, "Show TensorFlow's own messages and full tracebacks.", flag_values=values)
+    _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")
     if command.joins_cluster:
         text = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
         flags.DEFINE_string("cluster_spec", None, text, flag_values=values)
         flags.DEFINE(_Whole(), "task_index", None, "Which of them this process is.", values, serializer)
     for name, parser, default, text in command.options:
         if isinstance(parser, flags.BooleanParser):
-            flags.DEFINE_boolean(name, default, text, flag_values=values)
+            _define_boolean(values, name, default, text)
         else:
             flags.DEFINE(parser, name, default, text, values, serializer)
 
