@@ -20,16 +20,22 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
     return memory[offset : offset + size].view(dtype).reshape(shape)
 
 
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether `as_tensor` takes the array."""
+    return bool(array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0)
+
+
 def as_tensor(array: np.ndarray) -> "tf.Tensor":
     """The array as a tensor on the CPU: what is written into the one is in the other.
 
     So the array may change only while no TensorFlow function is reading the tensor.
 
     Raises:
-      ValueError: the array is not contiguous, or not aligned as `aligned_empty` aligns it.
+      ValueError: the array is not contiguous, not writeable, or not aligned as `aligned_empty` aligns it.
     """
     import tensorflow as tf  # not above: the launcher knows replay, and does without the 600 MB
 
-    if not array.flags.c_contiguous or array.ctypes.data % _ALIGNMENT:
-        raise ValueError(f"an array of shape {array.shape} is not contiguous, or not aligned to {_ALIGNMENT} bytes")
+    if not is_aligned(array):
+        fault = f"not contiguous, not writeable, or not aligned to {_ALIGNMENT} bytes"
+        raise ValueError(f"an array of shape {array.shape} is {fault}")
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

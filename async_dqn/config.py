@@ -140,7 +140,10 @@ class Config:
     num_ps: int = _setting(1, "Parameter servers (command `local`).", minimum=1, maximum=64)
     num_workers: int = _setting(2, "Workers (command `local`).", minimum=1, maximum=512)
     threads: int = _setting(
-        0, "Threads that a worker computes with; 0: the cores shared out over the workers.", minimum=0
+        0, "Threads that a worker computes with; 0: the cores shared out over the workers of its host.", minimum=0
+    )
+    pin: bool = _setting(
+        True, "With --threads=0, keep each worker to cores of its own, where its host's can be shared out evenly."
     )
     gpus: str = _setting(
         "auto", "GPUs for workers, e.g. 0,1: worker i takes the i-th in turn; auto: all there are; none."
@@ -225,6 +228,7 @@ _OF_ONE_PROCESS = frozenset(
         "lease",
         "log_period",
         "overlap_steps",
+        "pin",
         "prefetch",
         "ps_deadline",
         "start_deadline",

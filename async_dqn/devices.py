@@ -1,12 +1,14 @@
-"""Which GPU, how much of it and how many threads a process takes: decided once, for server and eager runtime alike.
+"""Which GPU, how much of it, which cores and how many threads a process takes: decided once, for server and eager
+runtime alike.
 
 `hide_gpus` must run before TensorFlow is imported and `configure_eager` before its first operation.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from async_dqn.config import Config
@@ -69,9 +71,33 @@ def check_gpu(config: Config, say: Callable[[str], None]) -> None:
     say(f"warning: {fault}; computing on the CPU")
 
 
-def threads_of_worker(config: Config) -> int:
-    """Threads to compute with: the setting, or this machine's cores shared out over the workers."""
-    return config.threads or max(1, len(os.sched_getaffinity(0)) // config.num_workers)
+def threads_of_worker(threads: int, num_here: int) -> int:
+    """Threads to compute with: the setting, or this machine's cores shared out over its workers."""
+    return threads or max(1, len(os.sched_getaffinity(0)) // num_here)
+
+
+def cores_of_worker(place: int, num_here: int, cores: Sequence[int]) -> Sequence[int]:
+    """The cores that one of a machine's workers keeps to: its own part where they come out even, else all of them.
+
+    Args:
+      place: which of this machine's workers it is, from 0.
+      num_here: how many there are.
+      cores: that the machine has.
+    """
+    if len(cores) % num_here == 0:
+        size = len(cores) // num_here
+        return cores[place * size : (place + 1) * size]
+    if num_here % len(cores) == 0:
+        return [cores[place % len(cores)]]
+    return cores
+
+
+def keep_to_cores(place: int, num_here: int) -> None:
+    """Keeps this process to `cores_of_worker`: a worker's threads take turns, so each finds its caches warm there."""
+    cores = cores_of_worker(place, num_here, sorted(os.sched_getaffinity(0)))
+    for thread in os.listdir("/proc/self/task"):  # those to come inherit it
+        with contextlib.suppress(OSError):  # it has ended, or nobody may: slower, that is all
+            os.sched_setaffinity(int(thread), cores)
 
 
 def gpu_options(config: Config) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from async_dqn.parameters import Counters, EpisodeReport
 
@@ -28,13 +29,18 @@ class TensorBoardWriter:
     def write(self, row: Mapping[str, Any], step: int) -> None:
         """Writes every finite number of the row."""
         with contextlib.suppress(OSError, tf.errors.OpError), self._writer.as_default(step=step):  # a full disk
-            for name, value in row.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    tf.summary.scalar(name, value)
+            # One operation for the row: `tf.summary.scalar` for each of some twenty took 4 % of a worker's time.
+            tf.summary.experimental.write_raw_pb(_summary(row).SerializeToString())
 
     def close(self) -> None:
         with contextlib.suppress(OSError, tf.errors.OpError):
             self._writer.close()
+
+
+def _summary(row: Mapping[str, Any]) -> Summary:
+    """The finite numbers of a row as one `Summary` protocol buffer."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
+    return Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()])
 
 
 class EpisodeTracker:

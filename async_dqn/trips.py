@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.aligned import as_tensor, is_aligned
 from async_dqn.background import Background
 from async_dqn.optimizers import Optimizer
 from async_dqn.parameter_client import ParameterClient
@@ -248,6 +249,8 @@ class DeltaClient(TravellingClient):
         }
         self._local_steps = local_steps
         self._computed_on = 0
+        # Between a delta and what comes back the copy stands still at its base, if nothing was rounded off.
+        self._stands_still = not self._overlap and wire_dtype == "float32"
         signature = tf.TensorSpec([store.num_parameters])
 
         @tf.function(autograph=False, input_signature=[signature])
@@ -274,8 +277,9 @@ class DeltaClient(TravellingClient):
         self._rebase, self._take_delta = rebase.get_concrete_function(), take_delta.get_concrete_function()
 
     def _begin_with(self, pulled: np.ndarray) -> None:
-        self.online.assign(pulled)
-        self._base.assign(pulled)
+        shared = as_tensor(pulled) if is_aligned(pulled) else tf.constant(pulled)
+        self.online.assign(shared)  # one memory for both, until an optimizer's step writes to `online`
+        self._base.assign(shared)
 
     def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         self._optimizer.apply(self.online, self._slots, gradient, learning_rate)
@@ -312,7 +316,10 @@ class DeltaClient(TravellingClient):
         self._start_trip(delta.numpy() if is_finite else None, computed_on, pull=pull)
 
     def _adopt(self, pulled: np.ndarray) -> None:
-        self._rebase(pulled)
+        if self._stands_still:
+            self._begin_with(pulled)
+        else:
+            self._rebase(pulled)
 
     def slots(self) -> dict[str, np.ndarray]:
         return {name: slot.numpy() for name, slot in self._slots.items()}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from async_dqn.aligned import aligned_empty, as_tensor
+from async_dqn.aligned import aligned_empty, as_tensor, is_aligned
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
@@ -30,7 +30,9 @@ def test_the_memory_lives_as_long_as_the_tensor():
 
 
 def test_an_array_that_lies_elsewhere_is_refused():
-    array = aligned_empty((4, 64), np.uint8)
-    for wrong in (array.reshape(-1)[1:], array[:, 1:], array.T):
-        with pytest.raises(ValueError, match="not contiguous, or not aligned to 64 bytes"):
+    array, fixed = aligned_empty((4, 64), np.uint8), aligned_empty((4, 64), np.uint8)
+    fixed.flags.writeable = False
+    for wrong in (array.reshape(-1)[1:], array[:, 1:], array.T, fixed):
+        assert not is_aligned(wrong)
+        with pytest.raises(ValueError, match="not contiguous, not writeable, or not aligned to 64 bytes"):
             as_tensor(wrong)

@@ -1,7 +1,10 @@
 """Which GPU and how many threads a process gets; no card is needed for it."""
 
+import ast
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -67,12 +70,44 @@ def test_all_cards_but_one_are_hidden(card, value):
 
 
 @pytest.mark.parametrize(
-    ("threads", "num_workers", "cores", "expected"),
+    ("threads", "num_here", "cores", "expected"),
     [(0, 1, 8, 8), (0, 2, 8, 4), (0, 3, 8, 8 // 3), (0, 16, 8, 1), (5, 16, 8, 5), (5, 1, 2, 5)],
 )
-def test_cores_are_shared_out_over_the_workers(threads, num_workers, cores, expected, monkeypatch):
+def test_there_are_threads_for_a_share_of_the_cores(threads, num_here, cores, expected, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    assert devices.threads_of_worker(Config(threads=threads, num_workers=num_workers)) == expected
+    assert devices.threads_of_worker(threads, num_here) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_here", "cores", "expected"),
+    [
+        (1, [0, 1], [[0, 1]]),
+        (2, [0, 1], [[0], [1]]),
+        (2, [3, 5, 8, 9], [[3, 5], [8, 9]]),  # of a process that was kept to these itself
+        (4, [0, 1], [[0], [1], [0], [1]]),
+        (3, [0, 1], [[0, 1]] * 3),  # one would have a core for itself and learn twice as much
+        (2, [0, 1, 2], [[0, 1, 2]] * 2),
+    ],
+)
+def test_workers_keep_to_cores_of_their_own_where_they_come_out_even(num_here, cores, expected):
+    assert [list(devices.cores_of_worker(place, num_here, cores)) for place in range(num_here)] == expected
+
+
+def test_all_threads_of_a_process_keep_to_its_cores():
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("there is one core")
+    program = (
+        "import os, threading; from async_dqn import devices; ended = threading.Event()\n"
+        "threading.Thread(target=ended.wait, daemon=True).start()\n"
+        f"devices.keep_to_cores(1, {len(cores)})\n"
+        "threading.Thread(target=ended.wait, daemon=True).start()\n"
+        "print([sorted(os.sched_getaffinity(int(t))) for t in os.listdir('/proc/self/task')])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    threads = ast.literal_eval(found.stdout)
+    assert len(threads) >= 3
+    assert all(of_one == [cores[1]] for of_one in threads)
 
 
 @pytest.mark.parametrize(

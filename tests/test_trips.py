@@ -22,6 +22,7 @@ from fakes import (
 )
 
 from async_dqn import optimizers
+from async_dqn.aligned import aligned_empty
 from async_dqn.errors import Outage, RunFailed
 from async_dqn.parameters import Counters
 from async_dqn.schedules import linear
@@ -142,6 +143,27 @@ def test_deltas_of_float32_are_not_rounded():
     store = RecordingStore([0, 0], optimizers.add())
     minibatch(delta_client(store), 257, 2**24 - 1)
     assert global_online(store) == [257, 2**24 - 1]
+
+
+@OVERLAP
+def test_an_optimizer_leaves_what_came_back_alone_though_the_copy_may_lie_in_its_memory(overlap, monkeypatch):
+    store, came_back = make_store(np.zeros(64)), []
+    pull = store.pull
+
+    def pull_to_aligned_memory():
+        pulled = pull()
+        came_back.append(aligned_empty((64,), np.float32))
+        came_back[-1][:] = pulled.online
+        return pulled._replace(online=came_back[-1])
+
+    monkeypatch.setattr(store, "pull", pull_to_aligned_memory)
+    client = delta_client(store, local_steps=2, optimizer=descent(), overlap=overlap)
+    for _ in range(4):
+        minibatch(client, *range(64))
+    client.finish()
+    assert online(client) == global_online(store) == [-4 * value for value in range(64)]
+    for array, steps_taken in zip(came_back[:3], (0, 2, 4), strict=True):  # at the start, after each trip
+        assert array.tolist() == [-steps_taken * value for value in range(64)]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -5,6 +5,7 @@ as well: where the parent ends, however it does, so does the child.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -138,11 +139,19 @@ def measure(function: str, config: Config, **options: Any) -> dict[str, float]:
 def measure_together(
     function: str, config: Config, num_children: int, *, num_threads: int, **arguments: Any
 ) -> list[dict[str, float]]:
-    """Has several children measure at the same time, each in the same window."""
+    """Has several children measure at the same time, each in the same window and on cores of its own, like workers."""
     with contextlib.ExitStack() as stack:
         children = [
             stack.enter_context(
-                Child(function, config, num_threads=num_threads, worker=worker, waits=True, **arguments)
+                Child(
+                    function,
+                    config,
+                    num_threads=num_threads,
+                    worker=worker,
+                    waits=True,
+                    enter=functools.partial(devices.keep_to_cores, worker, num_children),
+                    **arguments,
+                )
             )
             for worker in range(num_children)
         ]

@@ -23,7 +23,7 @@ def cases(plan: Plan) -> list[Case]:
         )
         for dtype in DTYPES
         for name, num_processes, num_threads in (
-            (several, plan.num_workers, devices.threads_of_worker(config(plan))),
+            (several, plan.num_workers, devices.threads_of_worker(0, plan.num_workers)),
             ("1 process, all threads", 1, num_cores),
         )
     ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.aligned import aligned_empty
 from async_dqn.cluster.ledger import Ledger, SeatState, initial_rows, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
@@ -28,7 +29,15 @@ def new_token() -> int:
 
 
 def _join(shards: list[np.ndarray]) -> np.ndarray:
-    return shards[0] if len(shards) == 1 else np.concatenate(shards)
+    """The flat vector in float32, in memory that a tensor can share."""
+    if len(shards) == 1 and shards[0].dtype == np.float32:
+        return shards[0]
+    flat = aligned_empty((sum(map(len, shards)),), np.float32)
+    begin = 0
+    for shard in shards:
+        flat[begin : begin + len(shard)] = shard
+        begin += len(shard)
+    return flat
 
 
 class _Counted(NamedTuple):
@@ -288,7 +297,7 @@ class RemoteParameterStore:
 
     @staticmethod
     def _pulled(shards: list[np.ndarray], counters: Counters) -> Pulled:
-        return Pulled(_join(shards).astype(np.float32, copy=False), counters)
+        return Pulled(_join(shards), counters)
 
     def pull_target(self) -> np.ndarray:
         return _join(self._run_again(self._nodes.pull_target))

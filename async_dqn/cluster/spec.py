@@ -133,6 +133,11 @@ class ClusterSpec:
     def num_workers(self) -> int:
         return len(self.worker)
 
+    def workers_beside(self, worker: int) -> list[int]:
+        """The workers on the host of one of them, as the addresses name it, that one included."""
+        hosts = [address.rpartition(":")[0].lower() for address in self.worker]
+        return [other for other, host in enumerate(hosts) if host == hosts[worker]]
+
     def address(self, job: str, index: int) -> str:
         """Return the "host:port" of a task; raise UserError when there is no such task."""
         self.check_task(job, index)

@@ -1,6 +1,7 @@
 """What the baseline and every worker do: run one agent, keep its own metrics and snapshots, report its games."""
 
 import collections
+import gc
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -167,6 +168,7 @@ class ActorLearner:
         self._env = environments.make_vector_env(problem.spec, config.envs_per_worker, seed, num_threads)
         self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
+        gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
 
     def run(self, duties: Duties, should_stop: threading.Event) -> None:
         """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.

@@ -33,7 +33,7 @@ def run_baseline(
     """
     progress = Progress(plain=plain)
     devices.check_gpu(config, progress.say)
-    num_threads = devices.threads_of_worker(config)
+    num_threads = devices.threads_of_worker(config.threads, 1)
     devices.configure_eager(config, num_threads)
     store = LocalParameterStore(problem.layout.num_parameters, assemble.make_optimizer(config), config.total_steps)
     store.initialize(assemble.initial_parameters(config, problem))

@@ -41,7 +41,10 @@ def run_worker(
     """Trains as one worker of a cluster. Gives the exit code; all done-queues are signalled whatever happens."""
     progress = Progress(name=f"worker {task_index}")
     devices.check_gpu(config, progress.say)
-    num_threads = devices.threads_of_worker(config)
+    beside = spec.workers_beside(task_index)
+    num_threads = devices.threads_of_worker(config.threads, len(beside))
+    if config.pin and not config.threads:
+        devices.keep_to_cores(beside.index(task_index), len(beside))
     devices.configure_eager(config, num_threads)
     session_config = server.session_config("worker", task_index, num_threads, devices.gpu_options(config))
     target = server.start_server(spec, "worker", task_index, session_config).target

@@ -224,6 +224,13 @@ def test_local_gives_distinct_free_ports(num_ps, num_workers):
         check_port(address)
 
 
+def test_workers_on_one_host_are_found_by_its_name():
+    workers = ("alpha:1", "beta:1", "ALPHA:2", "[::1]:1", "[::1]:2", "beta:2", "alpha:3")
+    spec = ClusterSpec(ps=("alpha:9",), worker=workers)
+    assert [spec.workers_beside(worker) for worker in (0, 1, 3, 6)] == [[0, 2, 6], [1, 5], [3, 4], [0, 2, 6]]
+    assert ClusterSpec.local(1, 3).workers_beside(1) == [0, 1, 2]
+
+
 def test_local_needs_a_ps_and_a_worker():
     assert "no ps" in _message(ClusterSpec.local, 0, 1)
     assert "no worker" in _message(ClusterSpec.local, 1, 0)
