@@ -1,5 +1,6 @@
 """Tests of whole clusters: `local`, and `ps` and `worker` started one by one, with real processes."""
 
+import contextlib
 import csv
 import json
 import os
@@ -309,6 +310,30 @@ def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path):
     for field in ("env_steps", "minibatches"):
         assert sum(worker[field] for worker in summary["workers"]) == summary[field], field
     assert (summary["worker_restarts"], summary["ps_recoveries"], summary["steps_lost"]) == (0, 0, 0)
+
+
+def _cores_of_all_threads(process: psutil.Process) -> set[tuple[int, ...]]:
+    found = set()
+    for thread in process.threads():
+        with contextlib.suppress(ProcessLookupError):
+            found.add(tuple(sorted(os.sched_getaffinity(thread.id))))
+    return found
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) % 2 == 1, reason="two workers cannot share these cores evenly")
+@pytest.mark.parametrize("pin", [True, False])
+def test_workers_keep_to_cores_of_their_own_unless_told_otherwise(tmp_path, pin):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, *([] if pin else ["--nopin"]), f"--logdir={run.path}")
+        _wait_until_training(run)
+        found = {name: _cores_of_all_threads(process) for name, process in _children(local.process.pid).items()}
+        local.process.send_signal(signal.SIGINT)
+        assert local.wait(15) == 130, local.out + local.err
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    half = len(cores) // 2
+    shares = [{cores[:half]}, {cores[half:]}] if pin else [{cores}, {cores}]
+    assert found == {"ps 0": {cores}, "worker 0": shares[0], "worker 1": shares[1]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
