@@ -88,7 +88,9 @@ class Stop(IntEnum):
 
 
 class Pulled(NamedTuple):
-    """The online parameters [P] float32, and the counters as they stood just before these were read."""
+    """The online parameters [P] float32, in memory that is the receiver's own, and the counters as they stood just before
+    these were read.
+    """
 
     online: np.ndarray
     counters: Counters

@@ -313,7 +313,7 @@ class DeltaClient(TravellingClient):
         else:
             self._reset_slots()
             self.reject_update()
-        self._start_trip(delta.numpy() if is_finite else None, computed_on, pull=pull)
+        self._start_trip(np.asarray(delta) if is_finite else None, computed_on, pull=pull)  # `numpy()` would copy
 
     def _adopt(self, pulled: np.ndarray) -> None:
         if self._stands_still:

@@ -16,7 +16,7 @@ from async_dqn.process_meter import METER_FIELDS, ProcessMeter
 from async_dqn.progress import Progress
 from async_dqn.run_directory import RunDirectory
 
-_PERIOD = 0.05  # seconds between two looks at what came in
+_PERIOD = 0.2  # seconds between two looks at what came in; each costs a millisecond or two
 _STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
 
 
