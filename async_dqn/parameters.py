@@ -88,9 +88,7 @@ class Stop(IntEnum):
 
 
 class Pulled(NamedTuple):
-    """The online parameters [P] float32, in memory that is the receiver's own, and the counters as they stood just before
-    these were read.
-    """
+    """The online parameters [P] float32 in memory of the receiver's own, and the counters just before these were read."""
 
     online: np.ndarray
     counters: Counters
