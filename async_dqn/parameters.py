@@ -88,7 +88,7 @@ class Stop(IntEnum):
 
 
 class Pulled(NamedTuple):
-    """The online parameters [P] float32 in memory of the receiver's own, and the counters just before these were read."""
+    """The online parameters [P] float32, in the receiver's own memory, and the counters just before they were read."""
 
     online: np.ndarray
     counters: Counters
