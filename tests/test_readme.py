@@ -176,7 +176,7 @@ def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
     assert f"{four['steps_lost']:,} steps were made again" in " ".join(SPEED.split())
     short = json.loads((pong / "four-workers-short" / "summary.json").read_text())
     quote = f"a mean of {short['mean_return_100']:.1f} when they were stopped after {short['env_steps']:,} steps"
-    assert quote in " ".join(SPEED.split())
+    assert quote in " ".join(SPEED.split()) and quote in " ".join(README.split())
 
 
 def test_the_baseline_played_the_same_games_again() -> None:
