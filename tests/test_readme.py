@@ -197,6 +197,53 @@ def test_how_small_deltas_learned_is_what_the_files_say(run: str) -> None:
     assert f"| `{run}`, {found['num_ps']} ps | {cells} |" in SPEED
 
 
+TRIED = {
+    "double": False,
+    "learning_rate": 4e-4,
+    "n_step": 5,
+    "target_period": 500,
+    "dueling": True,
+    "optimizer_epsilon": 1.5e-4,
+    "epsilon_steps": 50_000,
+    "learning_rate_steps": 250_000,
+}
+
+
+def settings_run(name: str) -> tuple[dict, float]:
+    """The settings of one run of the design, and the mean return of its games from step 100,000 on."""
+    folder = ROOT / "results" / "pong" / "settings" / name
+    rows = read_rows(folder / "episodes.csv")
+    returns = [row["episode_return"] for row in rows if row["env_steps"] >= 100_000]
+    assert json.loads((folder / "summary.json").read_text())["env_steps"] == 200_000
+    return json.loads((folder / "config.json").read_text())["config"], float(np.mean(returns))
+
+
+def settings_row(name: str) -> str:
+    settings, mean = settings_run(name)
+    cells = ["x" if settings[flag] == value else "" for flag, value in TRIED.items()]
+    return f"| `{name}` | {settings['seed']} | {' | '.join(cells)} | {mean:.1f} |"
+
+
+def effects_row() -> str:
+    """What each change was worth: mean of the four runs with it less that of the four without."""
+    runs = [settings_run(f"run-{number}") for number in range(1, 9)]
+    cells = []
+    for flag, value in TRIED.items():
+        means = [[mean for settings, mean in runs if (settings[flag] == value) is on] for on in (True, False)]
+        assert [len(of) for of in means] in ([4, 4], [0, 8])
+        cells.append(f"{np.mean(means[0]) - np.mean(means[1]):+.1f}" if means[0] else "")
+    return f"| with it less without, `run-1` to `run-8` | | {' | '.join(cells)} | |"
+
+
+@pytest.mark.parametrize("name", [f"run-{number}" for number in range(1, 15)])
+def test_what_the_settings_are_worth_is_what_the_files_say(name: str) -> None:
+    assert settings_row(name) in SPEED
+
+
+def test_what_each_setting_is_worth_is_what_the_files_say() -> None:
+    assert effects_row() in SPEED
+
+
 def test_every_command_and_flag_named_exists() -> None:
     flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", README + SPEED + FAULTS + REFERENCE + DESIGN)) - {"help"}
     known = {field.name for field in dataclasses.fields(Config)}
