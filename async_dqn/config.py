@@ -296,10 +296,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "double": False,
         "n_step": 5,
         "target_period": 500,
-        "epsilon_steps": 50_000,
         "learning_rate": 4e-4,
         "final_learning_rate": 2.5e-5,
-        "learning_rate_steps": 250_000,
+        "learning_rate_steps": 300_000,
         "optimizer_epsilon": 1.5e-4,
     },
     "cartpole": {

@@ -90,15 +90,15 @@ def staleness_row(name: str, averages: str) -> str:
         cells.append(f"{np.mean(returns):.1f}" if summary["env_steps"] >= high else "-")
     steps, seconds = summary["solved_at_steps"], summary["solved_at_seconds"]
     cells.append(f"{steps:,}, {seconds / 60:.1f} min" if steps else "-")
-    return f"| `{name.removeprefix('comparison/runs/')}` | {' | '.join(cells)} |"
+    return f"| `{name}` | {' | '.join(cells)} |"
 
 
 @pytest.mark.parametrize(
     ("run", "averages"),
     [
-        ("comparison/runs/standard-seed-0", "-"),
+        ("standard", "-"),
         ("standard-again", "-"),
-        ("comparison/runs/async-2-seed-0", "own"),
+        ("two-workers-short-third", "own"),
         ("one-worker", "own"),
         ("two-workers-long", "own"),
         ("two-workers-again", "own"),
@@ -184,7 +184,7 @@ def test_the_baseline_played_the_same_games_again() -> None:
     pong = ROOT / "results" / "pong"
     first, again = (
         [{name: row[name] for name in ("env_steps", "episode_return", "length")} for row in read_rows(path)]
-        for path in (pong / "comparison/runs/standard-seed-0/episodes.csv", pong / "standard-again/episodes.csv")
+        for path in (pong / "standard/episodes.csv", pong / "standard-again/episodes.csv")
     )
     assert first == again and len(again) > 200
 
