@@ -1,6 +1,10 @@
 """Tests of async_dqn.roles.export: what is handed on computes what was trained."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -47,6 +51,24 @@ def test_parameters_too_large_for_half_precision_are_refused_and_nothing_is_left
     with pytest.raises(UserError, match="half precision"):
         run_export(config, run, format="agent", output=str(tmp_path / "agent"))
     assert not (tmp_path / "agent").exists()
+
+
+def test_an_export_killed_in_the_middle_has_not_taken_its_name(tmp_path):
+    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    run.write_config(config, run.next_id(resume=False))
+    killed_at_the_config = (
+        "import os; from async_dqn.__main__ import run; from async_dqn.roles import export; "
+        f"export.write_atomically = lambda *args: os.kill(os.getpid(), {signal.SIGKILL:d}); run()"
+    )
+    output = tmp_path / "agent"
+    flags = ["export", f"--logdir={run.path}", f"--output={output}", "--format=agent"]
+    ended = subprocess.run([sys.executable, "-c", killed_at_the_config, *flags], timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    assert not os.path.lexists(output)
+    (left,) = tmp_path.glob(".export-*/agent/checkpoints")  # it was being written
+    assert any(left.iterdir())
+    assert run_export(config, run, format="agent", output=str(output)) == 0
+    assert RunDirectory(output).read_config() == config
 
 
 @pytest.mark.parametrize("format", ["saved_model", "agent"])

@@ -1,7 +1,7 @@
 """Hands a trained network on: as a SavedModel for other programs, or as a small agent that `evaluate` plays."""
 
 import os
-import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +36,11 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
         raise UserError(f"--output={output}: {folder.parent} is not a folder that can be written to")
     write = {"saved_model": _write_saved_model, "agent": _write_agent}[format]
-    try:
-        described = write(problem, trained, run, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    # Renamed once it is whole: what has its name is never half an export, whenever the process is killed.
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as beside:
+        whole = Path(beside) / folder.name
+        described = write(problem, trained, run, whole)
+        whole.rename(folder)
     progress.say(f"{output}: {described}, from {trained.env_steps:,} agent steps")
     return 0
 
