@@ -289,18 +289,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,
-    # What Pong learns soonest with, as docs/speed.md shows.
-    "pong-fast": _ATARI_FAST
-    | {
-        "stop_at_return": 18.0,
-        "double": False,
-        "n_step": 5,
-        "target_period": 500,
-        "learning_rate": 4e-4,
-        "final_learning_rate": 2.5e-5,
-        "learning_rate_steps": 300_000,
-        "optimizer_epsilon": 1.5e-4,
-    },
+    "pong-fast": _ATARI_FAST | {"stop_at_return": 18.0, "final_learning_rate": 2.5e-5, "learning_rate_steps": 500_000},
     "cartpole": {
         "network": "mlp",
         "total_steps": 30_000,

@@ -90,15 +90,15 @@ def staleness_row(name: str, averages: str) -> str:
         cells.append(f"{np.mean(returns):.1f}" if summary["env_steps"] >= high else "-")
     steps, seconds = summary["solved_at_steps"], summary["solved_at_seconds"]
     cells.append(f"{steps:,}, {seconds / 60:.1f} min" if steps else "-")
-    return f"| `{name}` | {' | '.join(cells)} |"
+    return f"| `{name.removeprefix('comparison/runs/')}` | {' | '.join(cells)} |"
 
 
 @pytest.mark.parametrize(
     ("run", "averages"),
     [
-        ("standard", "-"),
+        ("comparison/runs/standard-seed-0", "-"),
         ("standard-again", "-"),
-        ("two-workers-short-third", "own"),
+        ("comparison/runs/async-2-seed-0", "own"),
         ("one-worker", "own"),
         ("two-workers-long", "own"),
         ("two-workers-again", "own"),
@@ -135,21 +135,14 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
 
 
 def test_the_short_runs_quoted_are_those_of_the_files() -> None:
-    steps, minutes, greedy = [], [], []
-    for run in ("short", "short-seed-1", "short-again", "short-third"):
-        folder = ROOT / "results" / "pong" / f"two-workers-{run}"
+    greedy = []
+    for run in ("two-workers-short", "two-workers-short-again", "two-workers-short-seed-1"):
+        folder = ROOT / "results" / "pong" / run
         summary, evaluation = (json.loads((folder / f"{name}.json").read_text()) for name in ("summary", "evaluation"))
-        steps.append(summary["solved_at_steps"])
-        minutes.append(summary["solved_at_seconds"] / 60)
+        quote = f"{summary['solved_at_steps']:,} steps and {summary['solved_at_seconds'] / 60:.1f} minutes"
+        assert quote in " ".join(README.split())
         greedy.append(f"{evaluation['mean']:.1f}")
-    readme = " ".join(README.split())
-    quote = f"two workers {min(steps):,} to {max(steps):,} steps and {min(minutes):.1f} to {max(minutes):.1f} minutes"
-    assert f"{quote} in four runs" in readme
-    assert f"two workers took {min(steps):,} to {max(steps):,} steps" in " ".join(SPEED.split())
-    assert sum(one <= 20 for one in minutes) == 3 and "three of those four" in readme
-    before = json.loads((ROOT / "results" / "pong" / "standard" / "summary.json").read_text())
-    assert f"{before['solved_at_steps']:,} steps and {before['solved_at_seconds'] / 60:.1f} minutes" in readme
-    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[1]})" in " ".join(SPEED.split())
+    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[2]})" in " ".join(SPEED.split())
 
 
 def test_the_comparison_is_quoted_as_its_files_say() -> None:
@@ -159,8 +152,7 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     )
     faster = cluster["steps_per_second"] / alone["steps_per_second"]
     assert f"makes {faster:.2f} times the steps" in " ".join(README.split())
-    assert cluster["solved_at_seconds"] < alone["solved_at_seconds"] < 20 * 60
-    assert "**20 minutes to 18, the aim, was met** by these two runs" in README
+    assert f", {cluster['solved_at_steps']:,} and " in " ".join(SPEED.split())
     table = tables((runs.parent / "report.md").read_text())
     waiting = [
         line.split("|")[-2].strip(" %")
@@ -168,7 +160,11 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         for line in text.splitlines()
         if "async-2, seed 0: worker" in line
     ]
-    assert f"took {' to '.join(sorted(set(waiting[:2])))} %" in " ".join(README.split())
+    assert f"took {' to '.join(sorted(waiting[:2]))} %" in " ".join(README.split())
+    one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
+    stopped = f"{one['mean_return_100']:.1f} {{}} after {one['env_steps']:,} steps"
+    assert stopped.format("when it was stopped") in " ".join(README.split())
+    assert stopped.replace(" {}", "") in " ".join(SPEED.split())
 
 
 def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
@@ -179,21 +175,16 @@ def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
     assert again["exit_reason"] == "interrupted" and again["mean_return_100"] < 5
     assert f"still far from it after {again['env_steps']:,} another time" in SPEED
     assert f"{four['steps_lost']:,} steps were made again" in " ".join(SPEED.split())
-    one, short, third = (
-        json.loads((pong / name / "summary.json").read_text())
-        for name in ("one-worker", "four-workers-short", "two-workers-short-third")
-    )
+    short = json.loads((pong / "four-workers-short" / "summary.json").read_text())
     quote = f"a mean of {short['mean_return_100']:.1f} when they were stopped after {short['env_steps']:,} steps"
-    assert quote in " ".join(SPEED.split())
-    assert f"{one['mean_return_100']:.1f} after {one['env_steps']:,} steps" in " ".join(SPEED.split())
-    assert f", {third['solved_at_steps']:,} and " in " ".join(SPEED.split())
+    assert quote in " ".join(SPEED.split()) and quote in " ".join(README.split())
 
 
 def test_the_baseline_played_the_same_games_again() -> None:
     pong = ROOT / "results" / "pong"
     first, again = (
         [{name: row[name] for name in ("env_steps", "episode_return", "length")} for row in read_rows(path)]
-        for path in (pong / "standard/episodes.csv", pong / "standard-again/episodes.csv")
+        for path in (pong / "comparison/runs/standard-seed-0/episodes.csv", pong / "standard-again/episodes.csv")
     )
     assert first == again and len(again) > 200
 
@@ -251,23 +242,26 @@ def test_what_the_settings_are_worth_is_what_the_files_say(name: str) -> None:
     assert settings_row(name) in SPEED
 
 
-def test_the_preset_is_what_the_documents_say_of_it() -> None:
-    preset = make_config("pong-fast", {})
-    falls = f"{preset.learning_rate:g} to {preset.final_learning_rate:g} at {preset.learning_rate_steps:,}"
-    assert falls.replace("0.0004", "4e-4").replace("2.5e-05", "2.5e-5") in " ".join(SPEED.split())
-    assert f"rate falls until step {preset.learning_rate_steps:,}" in SPEED
-    assert f"`pong-fast` explores for {preset.epsilon_steps:,} steps" in SPEED
-    speeds = [
-        found["env_steps"] / found["wall_seconds"]
-        for run in ("run-8", "run-12")
-        for found in [json.loads((ROOT / "results" / "pong" / "settings" / run / "summary.json").read_text())]
-    ]
-    assert 0.7 < speeds[0] / speeds[1] < 0.8  # "a quarter fewer steps a second"
-
-
 @pytest.mark.parametrize(("half", "label"), [(0, "100 - 150"), (1, "150 - 200")])
 def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str) -> None:
     assert effects_row(half, label) in SPEED
+
+
+def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
+    pong, text = ROOT / "results" / "pong", " ".join(SPEED.split())
+    alone, two, again = (
+        json.loads((pong / f"nodouble-{name}" / "summary.json").read_text())
+        for name in ("standard", "two-workers", "two-workers-again")
+    )
+    for run in (alone, two):
+        assert f"{run['solved_at_steps']:,} steps and {run['solved_at_seconds'] / 60:.1f} minutes" in text
+    assert again["exit_reason"] == "interrupted" and not again["solved_at_steps"]
+    assert f"stopped after {again['env_steps']:,} steps, at a mean of {again['mean_return_100']:.1f}" in text
+    dueling, plain = (
+        json.loads((pong / "settings" / run / "summary.json").read_text())["steps_per_second"]
+        for run in ("run-8", "run-12")
+    )
+    assert 0.7 < dueling / plain < 0.8  # "a quarter fewer steps a second"
 
 
 def test_every_command_and_flag_named_exists() -> None:
