@@ -82,11 +82,11 @@ def _define(values: flags.FlagValues, command: "Command") -> None:
         text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
         flags.DEFINE_string("preset", "auto", text, flag_values=values)
         _define_boolean(values, "resume", False, "Go on with the run in --logdir.")
-    flags.DEFINE_string("logdir", None, "The run directory [runs/ENV-AGENT-TIME].", flag_values=values)
+    if command.logdir:
+        flags.DEFINE_string("logdir", None, command.logdir, flag_values=values)
     _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")
     if command.joins_cluster:
-        text = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
-        flags.DEFINE_string("cluster_spec", None, text, flag_values=values)
+        flags.DEFINE_string("cluster_spec", None, _SPEC, flag_values=values)
         flags.DEFINE(_Whole(), "task_index", None, "Which of them this process is.", values, serializer)
     for name, parser, default, text in command.options:
         if isinstance(parser, flags.BooleanParser):
@@ -114,12 +114,14 @@ class Command:
     """A sub-command: what it does, which flags it takes, and the function that gives its exit code.
 
     Attributes:
+      logdir: what --logdir is for, as its help says it; empty: there is no such flag.
       operands: what it takes beside flags, as its usage says it; empty: nothing.
       draws: whether it makes pictures.
     """
 
     help: str
     run: Callable[[Call], int]
+    logdir: str = ""
     trains: bool = False
     joins_cluster: bool = False
     options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
@@ -169,18 +171,23 @@ def _run_directory(values: flags.FlagValues, config: Config, may_rejoin: Cluster
     return run
 
 
+def _cluster(values: flags.FlagValues) -> tuple[ClusterSpec | None, str | None, int | None]:
+    """The cluster that --cluster_spec or TF_CONFIG names, with the job and the index that the latter gives."""
+    if values.cluster_spec is not None:
+        return ClusterSpec.load(values.cluster_spec), None, None
+    if "TF_CONFIG" in os.environ:
+        return ClusterSpec.from_tf_config(os.environ["TF_CONFIG"])
+    return None, None, None
+
+
 def _cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]:
     """The cluster and this process's place in it, from --cluster_spec or TF_CONFIG."""
-    index = values.task_index
-    if values.cluster_spec is not None:
-        spec = ClusterSpec.load(values.cluster_spec)
-    elif "TF_CONFIG" in os.environ:
-        spec, named_job, named_index = ClusterSpec.from_tf_config(os.environ["TF_CONFIG"])
-        if named_job not in (None, job):
-            raise UserError(f"TF_CONFIG: its task is a {named_job}, but the command is {job}")
-        index = named_index if index is None else index
-    else:
+    spec, named_job, named_index = _cluster(values)
+    if spec is None:
         raise UserError("--cluster_spec=FILE is needed, or TF_CONFIG in the environment")
+    if named_job not in (None, job):
+        raise UserError(f"TF_CONFIG: its task is a {named_job}, but the command is {job}")
+    index = named_index if values.task_index is None else values.task_index
     if index is None:
         raise UserError(f"--task_index is needed: 0 ... {len(spec.to_dict()[job]) - 1} for {job}")
     spec.check_task(job, index)
@@ -192,7 +199,7 @@ def _baseline(call: Call) -> int:
     values = call.values
     config = _make_config(values, {"num_workers": 1, "num_ps": 1})
     run = _run_directory(values, config)
-    devices.hide_gpus(devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ)))
+    devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
     from async_dqn.roles import assemble, baseline, preflight
 
     problem = assemble.make_problem(config)
@@ -200,7 +207,7 @@ def _baseline(call: Call) -> int:
     run.create()
     Progress().say(f"run directory: {run.path}\n{memory}")
     plain = values.progress == "plain"
-    with run.claimed():
+    with run.claimed(Progress().say):
         code = baseline.run_baseline(config, problem, run, resume=values.resume, plain=plain, should_stop=_signals())
     Progress().say(_how_to_watch(run))
     return code
@@ -211,13 +218,13 @@ def _local(call: Call) -> int:
     config = _make_config(values, {})
     _check_max_restarts(values)
     run = _run_directory(values, config)
-    devices.gpu_of_worker(config.gpus, 0, devices.visible_gpus(os.environ))
+    devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
     from async_dqn.roles import local, preflight
 
     spec, _ = preflight.resolve(config)
     Progress().say(preflight.check_replay_memory(config, spec, config.num_workers))
     run.create()
-    with run.claimed():
+    with run.claimed(Progress().say) as inherited:
         code = local.run_local(
             config,
             run,
@@ -227,6 +234,7 @@ def _local(call: Call) -> int:
             private_network=values.private_network,
             plain=values.progress == "plain",
             should_stop=_signals(),
+            inherited=inherited,
         )
     Progress().say(_how_to_watch(run))
     return code
@@ -243,9 +251,11 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
     Args:
       run: where it writes; None: nowhere.
     """
+    from async_dqn.roles import signals
     from async_dqn.roles.supervisor import Task, supervise
 
     chief_run = run if (job, index) == ("worker", 0) else None
+    verdict = chief_run.new_exit_reason() if chief_run else lambda: ""
     fixed = ["--max_restarts=0", *([f"--logdir={run.path}"] if run else [])]
 
     def command(restarts: int) -> list[str]:
@@ -258,7 +268,8 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
         max_restarts=call.values.max_restarts,
         lease=config.lease,
         say=Progress().say,
-        is_final=lambda: chief_run.has_failed() if chief_run else job == "ps" and task.code == 1,  # its last word
+        ask=signals.ASK,
+        is_final=lambda: verdict().startswith("failed") or (job == "ps" and task.code == 1),  # its last word
     )
     return supervise(task, _signals())
 
@@ -278,17 +289,18 @@ def _worker(call: Call) -> int:
                 f"--resume: --logdir={run.path} holds no config.json here, so worker {index} does not know the run's "
                 "settings; leave --resume to worker 0, and give the same settings as there"
             )
-    card = devices.gpu_of_worker(config.gpus, index, devices.visible_gpus(os.environ))
+    card = devices.card_of_worker(config.gpus, index)
     if values.max_restarts:
         return _supervise("worker", index, config, run, call)
     devices.hide_gpus(card)
+    should_stop = _signals()
     from async_dqn.roles import assemble, preflight, worker
 
     problem = assemble.make_problem(config)
     memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
-    return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=_signals())
+    return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=should_stop)
 
 
 def _ps(call: Call) -> int:
@@ -302,16 +314,23 @@ def _ps(call: Call) -> int:
     if values.max_restarts:
         return _supervise("ps", index, config, run, call)
     devices.hide_gpus(None)
+    should_stop = _signals()
     from async_dqn.roles import ps
 
     if run:
         run.create()
-    return ps.run_ps(config, spec, index, run, should_stop=_signals())
+    return ps.run_ps(config, spec, index, run, should_stop=should_stop)
 
 
 def _doctor(call: Call) -> int:
     values = call.values
-    spec = ClusterSpec.load(values.cluster_spec) if values.cluster_spec is not None else None
+    try:
+        spec, *_ = _cluster(values)
+    except UserError as error:
+        if values.cluster_spec is not None:
+            raise
+        Progress().say(f"warning  {error}; so this is about a cluster on this machine")
+        spec = None
     forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
     config = _make_config(values, forced)
     from async_dqn.doctor.run import run_doctor
@@ -363,8 +382,6 @@ def _bench(call: Call) -> int:
     from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
     from async_dqn.bench.work import Plan
 
-    if values.logdir is not None:
-        raise UserError(f"--logdir={values.logdir}: is for runs; bench writes to --output=FOLDER")
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
     plan = Plan(
         work=values.work,
@@ -388,8 +405,6 @@ def _bench(call: Call) -> int:
 
 def _plot(call: Call) -> int:
     values = call.values
-    if values.logdir is not None:
-        raise UserError(f"--logdir={values.logdir}: plot takes run directories as they are: async-dqn plot RUN ...")
     from async_dqn.report import plot
 
     return plot.run_plot(call.operands, x=values.x, smooth=values.smooth, output=values.output)
@@ -401,6 +416,8 @@ def _compare(call: Call) -> int:
         raise UserError(f"--quick: is on CartPole-v1; leave it or --env={values.env} out")
     if values.num_workers is not None:
         raise UserError(f"--num_workers={values.num_workers}: compare takes --worker_counts, such as 2 or 1,2,4")
+    if values.resume:
+        raise UserError("--resume: leave it out; the same command with its --logdir=FOLDER goes on where it was left")
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     config = _make_config(values, {}, quick)
     from async_dqn.report.compare import Comparison, run_compare
@@ -423,10 +440,6 @@ def _compare(call: Call) -> int:
 
 
 def _status(call: Call) -> int:
-    if call.values.logdir is not None:
-        raise UserError(
-            f"--logdir={call.values.logdir}: status takes run directories as they are: async-dqn status RUN"
-        )
     from async_dqn.report import status
 
     return status.run_status(call.operands)
@@ -447,6 +460,8 @@ def _how_to_watch(run: RunDirectory) -> str:
 
 
 _TEXT: flags.ArgumentParser = flags.ArgumentParser()
+_SPEC = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
+_RUN_DIRECTORY = "The run directory [runs/ENV-AGENT-TIME]."
 _RESTARTS = "Start {} again at most so often when it fails or freezes."
 _PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
     "progress",
@@ -458,6 +473,7 @@ COMMANDS = {
     "local": Command(
         "Train on a cluster of processes on this machine.",
         _local,
+        logdir=_RUN_DIRECTORY,
         trains=True,
         options=(
             ("max_restarts", _Whole(), 3, _RESTARTS.format("each process")),
@@ -471,10 +487,17 @@ COMMANDS = {
             _PROGRESS,
         ),
     ),
-    "baseline": Command("Train in a single process.", _baseline, trains=True, options=(_PROGRESS,)),
+    "baseline": Command(
+        "Train in a single process.",
+        _baseline,
+        logdir=_RUN_DIRECTORY,
+        trains=True,
+        options=(_PROGRESS,),
+    ),
     "worker": Command(
         "Be one worker of a cluster.",
         _worker,
+        logdir=_RUN_DIRECTORY,
         trains=True,
         joins_cluster=True,
         options=(("max_restarts", _Whole(), 0, _RESTARTS.format("it")),),
@@ -482,6 +505,7 @@ COMMANDS = {
     "ps": Command(
         "Be one parameter server of a cluster.",
         _ps,
+        logdir="The run directory, for metrics of its own [none].",
         trains=True,
         joins_cluster=True,
         options=(("max_restarts", _Whole(), 0, _RESTARTS.format("it")),),
@@ -489,12 +513,14 @@ COMMANDS = {
     "doctor": Command(
         "Check whether this machine, or this host of a cluster, can run what is asked of it.",
         _doctor,
+        logdir=_RUN_DIRECTORY,
         trains=True,
-        options=(("cluster_spec", _TEXT, None, "JSON file with the addresses of all ps and workers."),),
+        options=(("cluster_spec", _TEXT, None, _SPEC),),
     ),
     "evaluate": Command(
         "Play greedy games with a trained agent.",
         _evaluate,
+        logdir="The run directory of the agent.",
         options=(
             ("games", _Whole(), 30, "Games to play."),
             ("seed", _Whole(), 12345, "Seed of the games."),
@@ -508,6 +534,7 @@ COMMANDS = {
     "export": Command(
         "Write a trained agent for other programs, or as a small agent to hand on.",
         _export,
+        logdir="The run directory of the agent.",
         options=(
             (
                 "format",
@@ -521,6 +548,7 @@ COMMANDS = {
     "compare": Command(
         "Train standard and asynchronous agents on the same work, in turn, and report on them.",
         _compare,
+        logdir="Folder of the comparison [runs/ENV-compare-TIME].",
         trains=True,
         draws=True,
         options=(
@@ -602,7 +630,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Command, Call] | str:
         leftover = values([f"async-dqn {name}", *rest])[1:]
     except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
         raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
-    if values.logdir == "":
+    if "logdir" in values and values.logdir == "":
         raise UserError("--logdir= is empty; give a folder, or leave the flag out")
     if leftover and not COMMANDS[name].operands:
         raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")

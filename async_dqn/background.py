@@ -26,8 +26,12 @@ class Background:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            future, function, arguments = call
-            try:
-                future.set_result(function(*arguments))
-            except BaseException as error:  # it belongs to whoever waits for the result
-                future.set_exception(error)
+            _make(*call)
+            del call  # it may hold megabytes, and the next one be minutes away
+
+
+def _make(future: Future, function: Callable[..., Any], arguments: tuple) -> None:
+    try:
+        future.set_result(function(*arguments))
+    except BaseException as error:  # it belongs to whoever waits for the result
+        future.set_exception(error)

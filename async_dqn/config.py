@@ -79,7 +79,8 @@ class Config:
     warmup_steps: int = _setting(10_000, "Agent steps before training, over all workers.", minimum=1)
     exploration: str = _setting(
         "shared",
-        "shared: one falling epsilon for all; ape_x: a constant one for each worker, 0.4 ** (1 + 7 i / (N - 1)).",
+        "shared: one falling epsilon for all; ape_x: a constant one for each worker, 0.4 ** (1 + 7 i / (N - 1)), "
+        "which is 0.4 for one alone and for the baseline.",
         choices=EXPLORATIONS,
     )
     epsilon_start: float = _setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
@@ -130,7 +131,10 @@ class Config:
 
     # What is not let through.
     max_staleness: int = _setting(
-        0, "Drop an update if more than so many others came in since its pull; 0: never.", minimum=0
+        0,
+        "Drop an update if more than so many came in since its pull, with --overlap its worker's own among them; "
+        "0: never.",
+        minimum=0,
     )
     max_nonfinite: int = _setting(
         10, "Minibatches in a row with a loss, gradient or update that is not finite, at which the run ends.", minimum=1
@@ -285,7 +289,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epsilon_final": 0.1,
         "epsilon_steps": 250_000,
         "optimizer": "centered_rmsprop",
-        "optimizer_epsilon": 0.01,
+        # 0.01 in the paper, whose gradients are sums over the 32 transitions (what `backward` gives in their
+        # NeuralQLearner.lua is not divided). Here they are means, and but for this RMSProp's steps have no scale.
+        "optimizer_epsilon": 0.01 / 32**2,
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,

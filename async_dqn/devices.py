@@ -18,7 +18,10 @@ from async_dqn.errors import UserError
 def _nvidia_smi(*arguments: str) -> list[str]:
     if not shutil.which("nvidia-smi"):
         return []
-    done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError("nvidia-smi does not answer; mend the driver, or give --gpus=none") from error
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
@@ -40,6 +43,11 @@ def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
         if index >= len(visible):
             raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, numbered from 0; or give auto or none")
     return visible[indices[worker % len(indices)]]
+
+
+def card_of_worker(gpus: str, worker: int) -> str | None:
+    """`gpu_of_worker` on this host, which is not asked for its cards where none is wanted. Raises UserError."""
+    return gpu_of_worker(gpus, worker, [] if gpus == "none" else visible_gpus(os.environ))
 
 
 def visible_gpus(environ: MutableMapping[str, str]) -> list[str]:

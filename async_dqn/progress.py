@@ -24,11 +24,12 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.inf) -> str:
+def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.inf, *, has_ended: bool = False) -> str:
     """One line on where a run stands, from a row of its global metrics.
 
     Args:
       goal: the mean return at which it ends before the budget is spent; inf: there is none.
+      has_ended: no time is left then.
     """
     steps, rate = int(row["env_steps"]), row["steps_per_second"]
     left = (total_steps - steps) / rate if rate > 0 else float("inf")
@@ -43,8 +44,10 @@ def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.i
         + ("" if math.isnan(mean) else f" ({min(int(row['episodes']), 100)} games)"),
         f"epsilon {row['epsilon']:.2f}",
         "staleness -" if math.isnan(staleness) else f"staleness {staleness:.1f}",
-        f"{format_seconds(row['wall_seconds'])} gone, {'at most ' if has_goal else ''}{format_seconds(left)} left",
+        f"{format_seconds(row['wall_seconds'])} gone",
     ]
+    if not has_ended:
+        parts[-1] += f", {'at most ' if has_goal else ''}{format_seconds(left)} left"
     return " | ".join(parts)
 
 

@@ -9,14 +9,18 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import psutil
 
 from async_dqn import provenance
 from async_dqn.checkpoints import read_regular, write_atomically
 from async_dqn.config import Config
 from async_dqn.errors import UserError, one_line
+
+_ENDING = 20.0  # seconds that processes may take to end once the command that started them was killed
 
 
 def default_logdir(env: str, agent: str) -> Path:
@@ -88,17 +92,50 @@ class RunDirectory:
             raise UserError(f"--logdir={self.path}: {what}; give another folder") from error
 
     @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Keeps other commands from training in this folder meanwhile. Raises UserError where one does."""
+    def claimed(self, say: Callable[[str], None] = lambda line: None) -> Iterator[Sequence[int]]:
+        """Keeps other commands from training in this folder meanwhile.
+
+        Args:
+          say: takes a line before it waits for what a command that was killed has left behind.
+
+        Yields:
+          Descriptors for the processes of this command to inherit: while one of them lives, the folder stays claimed.
+
+        Raises:
+          UserError: another command trains there.
+        """
         with contextlib.ExitStack() as held:
+            inherited = []
             try:
-                lock = held.enter_context(open(self.path / ".lock", "a"))
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system takes it back however this process ends
-            except BlockingIOError:
-                raise UserError(f"--logdir={self.path} is in use: another command is training in it") from None
+                lock = held.enter_context(open(self.path / ".lock", "a+"))
+                self._lock(lock, say)
+                inherited.append(lock.fileno())
             except OSError:  # a file system without locks
                 pass
-            yield
+            yield inherited
+
+    def _lock(self, lock: TextIO, say: Callable[[str], None]) -> None:
+        """Takes the lock, which the system takes back however its holders end. Raises UserError, OSError."""
+        deadline = None
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                lock.seek(0)
+                if _may_live(lock.read()):
+                    raise UserError(f"--logdir={self.path} is in use: another command is training in it") from None
+                if deadline is None:
+                    say("the command that trained here is gone; waiting for its processes, which save and end")
+                    deadline = time.monotonic() + _ENDING
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"--logdir={self.path} is in use: processes of a command that is gone still run there"
+                    ) from None
+                time.sleep(0.1)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {platform.node()}")
+        lock.flush()
 
     def next_id(self, *, resume: bool) -> int:
         """The id to go on under: a new one, or on resuming the one that the run has."""
@@ -123,6 +160,11 @@ class RunDirectory:
             return str(json.loads(read_regular(self.summary))["exit_reason"])
         except Exception:  # it may be anything
             return ""
+
+    def new_exit_reason(self) -> Callable[[], str]:
+        """What says from now on how the run has ended; "" until then, whatever an earlier one has left here."""
+        found = _identity(self.summary)
+        return lambda: self.exit_reason() if _identity(self.summary) != found else ""
 
     def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
         """The replays that one of `num_workers` takes over from workers that there are no longer."""
@@ -165,3 +207,23 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
         write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Another one whenever the file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _may_live(holder: str) -> bool:
+    """Whether the command that wrote down its number and its host may still run: false where it surely does not."""
+    pid, _, host = holder.partition(" ")
+    try:
+        return host != platform.node() or psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except (ValueError, psutil.Error):
+        return True

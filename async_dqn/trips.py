@@ -77,8 +77,9 @@ class TravellingClient(ParameterClient):
             wait([self._trip], timeout=deadline)
 
     def restart(self, *, rolled_back: bool) -> None:
-        if self._overlap:
-            self._background = Background("parameter-trips")  # the other one may be stuck in its last trip
+        if self._background:
+            self._background.close()  # once its last trip is over, in which it may be stuck
+            self._background = Background("parameter-trips")
         self._trip, self._on_the_way, self._since_push = None, Counters(), 0
         if rolled_back:
             self._unreported = self.counters = Counters()

@@ -199,7 +199,8 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     def lose_next_step(arrives: bool, outage: bool = False) -> None:
         """The next step is not heard of again, whether it was made on the parameter servers or not."""
         steps = stores[0]._session
-        session, reopen, patience = steps._session or steps._open(), steps._open, steps.patience
+        connection, reopen, patience = steps._connection, steps._open, steps.patience
+        session = connection._session or reopen()
 
         class LosingSession:
             def run(self, *arguments: Any) -> None:
@@ -209,11 +210,14 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                     raise Outage("the parameter server has ended")
                 threading.Event().wait()
 
+            def close(self) -> None:
+                session.close()
+
         def open_again() -> Any:
             steps._open, steps.patience = reopen, patience
             return reopen()
 
-        steps._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
+        connection._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
 
     def be_patient(seconds: float) -> None:
         stores[0]._session.patience = seconds
@@ -340,7 +344,7 @@ def tell(spec: ClusterSpec, ps: int, worker: int, token: int, code: int) -> None
     from async_dqn.cluster.done_queue import Message, done_queue
 
     with tf.Graph().as_default() as graph:
-        enqueue = done_queue(ps, spec.num_workers).enqueue(tf.constant(Message(worker, token, code), tf.int64))
+        enqueue = done_queue(ps).enqueue(tf.constant(Message(worker, token, code), tf.int64))
     config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
     options = tf.compat.v1.RunOptions(timeout_in_ms=int(1_000 * START))
     with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
@@ -354,7 +358,7 @@ def num_unheard(spec: ClusterSpec, ps: int) -> int:
     from async_dqn.cluster.done_queue import done_queue
 
     with tf.Graph().as_default() as graph:
-        size = done_queue(ps, spec.num_workers).size()
+        size = done_queue(ps).size()
     config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
     with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
         return int(session.run(size))

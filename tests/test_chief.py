@@ -12,10 +12,24 @@ from fakes import local_client, make_store
 from async_dqn import checkpoints
 from async_dqn.config import make_config
 from async_dqn.csv_log import rows
-from async_dqn.parameters import EpisodeReport
+from async_dqn.parameters import Counters, EpisodeReport
 from async_dqn.progress import Progress
 from async_dqn.roles.chief import Chief
 from async_dqn.run_directory import RunDirectory
+
+
+def make_chief(run, store, said, **how_it_begins):
+    """The chief of a run on CartPole, whose target is refreshed after every 100 minibatches."""
+    return Chief(
+        config=make_config("cartpole", {"env": "CartPole-v1"}),
+        run=run,
+        store=store,
+        client=local_client(store),
+        agent=SimpleNamespace(epsilon=0.5, take_loss=lambda: math.nan),
+        frame_skip=1,
+        progress=Progress(said),
+        **how_it_begins,
+    )
 
 
 @pytest.fixture
@@ -24,17 +38,7 @@ def parts(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.create()
     store, said = make_store(), io.StringIO()
-    chief = Chief(
-        config=make_config("cartpole", {"env": "CartPole-v1"}),
-        run=run,
-        store=store,
-        client=local_client(store),
-        agent=SimpleNamespace(epsilon=0.5, take_loss=lambda: math.nan),
-        frame_skip=1,
-        progress=Progress(said),
-        restored=None,
-    )
-    return run, store, chief, said
+    return run, store, make_chief(run, store, said, restored=None), said
 
 
 @pytest.mark.parametrize("reason", ["finished", "failed: a reason"])
@@ -56,3 +60,41 @@ def test_games_of_steps_that_were_lost_do_not_count(parts):
     store.report_episodes([played])
     chief.finish("finished")
     assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7.0]
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+@pytest.mark.parametrize(("minibatches", "refreshes"), [(90, 0), (110, 1), (350, 1)])
+def test_a_chief_that_takes_over_makes_up_for_the_refresh_that_fell_due(parts, is_live, minibatches, refreshes):
+    run, store, chief, said = parts
+    store.add_counts(Counters(env_steps=9, minibatches=60))
+    chief.finish("running")
+    store.add_counts(Counters(minibatches=minibatches - 60))  # by others, while there is no chief
+    restored = checkpoints.load_newest(run.checkpoints)[0].values
+    successor = make_chief(run, store, said, restored=restored, is_live=is_live)
+    for _ in range(3):
+        successor.tick()
+    assert store.pull().counters.target_refreshes == refreshes
+    successor.finish("finished")
+
+
+def test_a_chief_that_takes_over_does_not_refresh_again(parts):
+    run, store, chief, said = parts
+    store.add_counts(Counters(env_steps=9, minibatches=130))
+    make_chief(run, store, said, restored=None).tick()  # sees them
+    chief = make_chief(run, store, said, restored=None)
+    chief.tick()
+    chief.finish("running")
+    refreshes = store.pull().counters.target_refreshes
+    restored = checkpoints.load_newest(run.checkpoints)[0].values
+    make_chief(run, store, said, restored=restored).tick()
+    assert store.pull().counters.target_refreshes == refreshes
+
+
+def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):
+    run, store, chief, said = parts
+    chief.finish("running")
+    text = run.metrics.read_text()
+    run.metrics.write_text(text.replace("env_steps", "env_stePs", 1))
+    restored = checkpoints.load_newest(run.checkpoints)[0].values
+    make_chief(run, store, said, restored=restored).finish("finished")
+    assert [row["env_steps"] for row in rows(run.metrics)] == ["0"]

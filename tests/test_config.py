@@ -42,7 +42,7 @@ def test_every_preset_is_valid_and_changes_what_it_names(preset):
         ("optimizer", "centered_rmsprop"),
         ("learning_rate", 0.00025),
         ("rmsprop_decay", 0.95),
-        ("optimizer_epsilon", 0.01),
+        ("optimizer_epsilon", 0.01 / 32**2),  # of a mean over the minibatch; the paper's 0.01 is of a sum
         ("total_steps", 200_000_000 // 4),
         ("clip_rewards", True),
     ],

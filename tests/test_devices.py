@@ -61,6 +61,22 @@ def test_otherwise_the_driver_is_asked(script, cards, tmp_path, monkeypatch):
     assert devices.visible_gpus({}) == cards
 
 
+def test_a_host_is_not_asked_for_cards_that_nobody_wants(monkeypatch):
+    monkeypatch.setattr(devices, "_nvidia_smi", lambda *arguments: pytest.fail("it need not be asked"))
+    assert devices.card_of_worker("none", 3) is None
+
+
+def test_a_driver_that_hangs_is_named(monkeypatch):
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices.shutil, "which", lambda name: name)
+    monkeypatch.setattr(devices.subprocess, "run", hang)
+    with pytest.raises(UserError, match="^nvidia-smi does not answer; mend the driver, or give --gpus=none$"):
+        devices.card_of_worker("auto", 0)
+
+
 @pytest.mark.parametrize(("card", "value"), [(None, "-1"), ("0", "0"), ("GPU-a", "GPU-a")])
 def test_all_cards_but_one_are_hidden(card, value):
     environ = {"CUDA_VISIBLE_DEVICES": "0,1", "HOME": "/"}

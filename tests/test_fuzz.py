@@ -270,7 +270,7 @@ def calm(folder, monkeypatch):
     """Commands run up to where they would start something: all roles are stand-ins that do nothing."""
     monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr(RunDirectory, "create", lambda run: None)
-    monkeypatch.setattr(RunDirectory, "claimed", lambda run: contextlib.nullcontext())
+    monkeypatch.setattr(RunDirectory, "claimed", lambda run, say: contextlib.nullcontext([]))
     roles = Path(command_line.__file__).parent / "roles"
     preflight = mock.MagicMock(**{"resolve.return_value": (None, "nips")})
     monkeypatch.setitem(sys.modules, "async_dqn.roles", mock.MagicMock(preflight=preflight))

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from async_dqn import __main__ as command_line
 from async_dqn.config import Config
+from async_dqn.roles.signals import ASK
 from async_dqn.run_directory import RunDirectory
 
 TRAINING = [name for name, command in command_line.COMMANDS.items() if command.trains]
@@ -36,6 +38,10 @@ def _calm(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, ASK)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _files() -> list[str]:
@@ -202,6 +208,29 @@ def test_a_tf_config_of_another_job_is_refused(capsys, monkeypatch):
     assert "TF_CONFIG" in line and "is a ps" in line and "worker" in line
 
 
+def test_doctor_goes_by_this_machine_where_tf_config_names_no_cluster_of_ours(monkeypatch, capsys):
+    from async_dqn.doctor import run
+
+    asked = []
+    monkeypatch.setattr(run, "run_doctor", lambda config, spec, *others, **options: asked.append(spec) or 0)
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1"]}}))
+    assert command_line.main(["doctor", CARTPOLE]) == 0
+    assert asked == [None]
+    assert capsys.readouterr().out.startswith("warning  TF_CONFIG")
+
+
+def test_doctor_checks_the_cluster_that_ps_and_worker_would_join(monkeypatch):
+    from async_dqn.doctor import run
+
+    asked = []
+    monkeypatch.setattr(run, "run_doctor", lambda config, spec, *others, **options: asked.append((config, spec)) or 0)
+    cluster = {"ps": ["a:1", "b:1"], "worker": ["c:1", "d:1", "e:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster}))
+    assert command_line.main(["doctor", CARTPOLE]) == 0
+    ((config, spec),) = asked
+    assert spec.to_dict() == cluster and (config.num_ps, config.num_workers) == (2, 3)
+
+
 @pytest.mark.parametrize("command", ["ps", "worker"])
 def test_a_taken_port_is_refused(capsys, tmp_path, command):
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -278,7 +307,8 @@ def test_help_lists_the_flags_that_the_command_takes(capsys, command):
         assert fields <= listed
         assert own == {"preset", "resume", "logdir", "verbose"} | cluster | options
     else:
-        assert listed == {"logdir", "verbose"} | options
+        logdir = {"logdir"} if command in ("evaluate", "export") else set()
+        assert listed == {"verbose"} | logdir | options
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(Config), ids=lambda field: field.name)

@@ -7,10 +7,15 @@ import os
 import platform
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from cluster_helpers import wait_until
 
+from async_dqn import run_directory
 from async_dqn.config import Config
 from async_dqn.errors import UserError
 from async_dqn.run_directory import RunDirectory, default_logdir
@@ -160,6 +165,51 @@ def test_a_folder_is_for_one_command_at_a_time(tmp_path):
         pass
 
 
+KILLED = """
+import os, subprocess, sys
+from async_dqn.run_directory import RunDirectory
+with RunDirectory(sys.argv[1]).claimed() as inherited:
+    subprocess.Popen([sys.executable, "-c", sys.argv[2]], pass_fds=inherited)
+    os._exit(1)
+"""
+
+
+def test_a_command_waits_for_the_processes_of_one_that_was_killed(tmp_path):
+    saves = f"import pathlib, sys; sys.stdin.read(); pathlib.Path({str(tmp_path / 'saved')!r}).touch()"
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path, saves], stdin=subprocess.PIPE)
+    wait_until(lambda: psutil.Process(killed.pid).status() == psutil.STATUS_ZOMBIE, 30, "it is gone")
+    said = []
+
+    def say(line):
+        said.append(line)
+        killed.stdin.close()  # which its process has waited for
+
+    with RunDirectory(tmp_path).claimed(say):
+        assert (tmp_path / "saved").exists()
+    assert said == ["the command that trained here is gone; waiting for its processes, which save and end"]
+    killed.wait()
+
+
+def test_processes_that_do_not_end_keep_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_directory, "_ENDING", 0.2)
+    patient = "import sys; sys.stdin.read()"
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path, patient], stdin=subprocess.PIPE)
+    killed.wait()
+    refused = pytest.raises(UserError, match="is in use: processes of a command that is gone still run there")
+    with killed.stdin, refused, RunDirectory(tmp_path).claimed():  # its process waits for the end of this input
+        raise AssertionError("it was claimed")
+
+
+@pytest.mark.parametrize("holder", ["", "damaged", "1 another-host", f"{os.getpid()}"])
+def test_who_may_still_train_is_not_waited_for(tmp_path, holder):
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(holder)
+        lock.flush()
+        with pytest.raises(UserError, match="is in use: another command"), RunDirectory(tmp_path).claimed():
+            raise AssertionError("it was claimed")
+
+
 def test_where_nothing_can_be_locked_nothing_is(tmp_path, monkeypatch):
     def fail(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -263,3 +313,14 @@ def test_default_folder_is_named_after_the_environment(env, name):
     path = default_logdir(env, "dqn")
     assert path.parent == Path("runs")
     assert re.fullmatch(re.escape(name) + r"\d{8}-\d{6}", path.name)
+
+
+def test_an_exit_reason_is_new_once_a_run_has_written_one(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write_summary({"exit_reason": "failed: earlier"})
+    reason = run.new_exit_reason()
+    assert reason() == "" and run.has_failed()
+    run.write_summary({"exit_reason": "failed: earlier"})
+    assert reason() == "failed: earlier"
+    fresh = RunDirectory(tmp_path / "fresh").new_exit_reason()
+    assert fresh() == ""

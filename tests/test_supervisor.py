@@ -387,7 +387,7 @@ def stop(*_):
     time.sleep(SLOW)
     sys.exit(130)
 SLOW = 0.0
-signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGRTMIN, stop)
 tell("up")
 """
 UNTIL_OVER = "while not exists('over'): time.sleep(0.01)\nprint(NAME, 'is through')\n"
@@ -568,7 +568,7 @@ def test_bad_arguments_end_the_run(start, capsys, victim):
 
 
 def test_an_interrupted_run_ends_in_order(start):
-    chief = "def stop(*_): tell('asked to end'); tell('over'); sys.exit(130)\nsignal.signal(signal.SIGTERM, stop)\n"
+    chief = "def stop(*_): tell('asked to end'); tell('over'); sys.exit(130)\nsignal.signal(signal.SIGRTMIN, stop)\n"
     deaf_to_over = "while True: time.sleep(0.01)"
     run = start(2, 2, {"worker 0": chief + UNTIL_OVER, "ps 0": SLOWLY, "ps 1": deaf_to_over})
     run.wait_until_up(4)
@@ -620,7 +620,7 @@ def test_the_others_may_end_by_themselves_after_an_interruption(start, job, monk
 
 def test_processes_that_hear_no_signal_are_killed(start, capsys, monkeypatch):
     monkeypatch.setattr(local, "_END_DEADLINE", 2.0)
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell('deaf')\nwhile True: time.sleep(0.01)"
+    deaf = "signal.signal(signal.SIGRTMIN, signal.SIG_IGN)\ntell('deaf')\nwhile True: time.sleep(0.01)"
     run = start(1, 2, dict.fromkeys(["ps 0", "worker 0", "worker 1"], deaf))
     wait_until(lambda: len(run.told("deaf")) == 3, SOON, "all up")
     run.should_stop.set()

@@ -1,6 +1,7 @@
 """Tests of async_dqn.roles.worker that need no other process: how the chief begins."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,3 +57,23 @@ def test_a_run_that_lies_there_already_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="already holds a run"):
         worker._begin(resume=False)
     assert store.run_ids == [] and run.run_id() == 7
+
+
+def test_a_chief_that_is_told_to_end_before_it_has_a_network_sets_none_up(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    worker, store = chief(run, num_outages=0)
+    worker._should_stop.set()
+    assert worker._begin(resume=False) is None
+    assert store.run_ids == [] and not run.config.exists()
+
+
+def test_a_chief_that_is_told_to_end_once_there_is_a_network_goes_on_to_end_it_for_all(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    worker, store = chief(run, num_outages=0)
+    monkeypatch.setattr(store, "is_ready", lambda: True)
+    store.read_ledger = lambda: SimpleNamespace(run_id=7)
+    run.write_config(CONFIG, 7)
+    worker._should_stop.set()
+    assert worker._begin(resume=False).is_live

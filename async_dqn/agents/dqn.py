@@ -132,7 +132,7 @@ class DQN:
         self._stacked = np.empty(0)  # [N, S, ...]
         self._owed_steps = 0  # agent steps not yet paid for with minibatches
         self._has_learned = False
-        self._losses: list[float] = []
+        self._loss_sum, self._num_losses = 0.0, 0  # not a list, as nobody but the chief ever asks
         self._learn_from = make_learner(gradient, client, buffers[0].arrays)
         self._q_values = make_actor(network, layout, client, buffers[0].arrays)
 
@@ -173,7 +173,8 @@ class DQN:
             is_finite = bool(is_finite)  # on a GPU, only now is it computed
             enter("copying")
             if is_finite:
-                self._losses.append(float(loss))
+                self._loss_sum += float(loss)
+                self._num_losses += 1
                 self._client.after_minibatch()
             else:
                 self._client.reject_minibatch()
@@ -199,8 +200,8 @@ class DQN:
 
     def take_loss(self) -> float:
         """Mean loss of the minibatches since the last call; NaN where there were none."""
-        loss = float(np.mean(self._losses)) if self._losses else float("nan")
-        self._losses.clear()
+        loss = self._loss_sum / self._num_losses if self._num_losses else float("nan")
+        self._loss_sum, self._num_losses = 0.0, 0
         return loss
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

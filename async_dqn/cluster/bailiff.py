@@ -26,7 +26,7 @@ class Bailiff:
             self._token = tf.compat.v1.placeholder(tf.int64, [])
             self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(spec.num_workers)]
         graph.finalize()
-        self._session = PatientSession(target, graph, config, spec.ps[:1], OWN_PATIENCE)
+        self._session = PatientSession(target, graph, config, [], OWN_PATIENCE)  # no server but its own
 
     def evict(self, worker: int, token: int) -> None:
         """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet.

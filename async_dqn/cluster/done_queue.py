@@ -12,7 +12,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from async_dqn.cluster.patient_session import OWN_PATIENCE, LostStep, PatientSession, run_again
-from async_dqn.cluster.spec import ClusterSpec
 
 ALIVE = -1  # the code of a worker that goes on
 
@@ -25,11 +24,12 @@ class Message(NamedTuple):
     code: int  # ALIVE, or the exit code it ends with
 
 
-def done_queue(ps: int, num_workers: int) -> tf.queue.FIFOQueue:
+def done_queue(ps: int) -> tf.queue.FIFOQueue:
     """The queue of messages to one ps, in the current graph."""
     with tf.device(f"/job:ps/task:{ps}"):
-        # Room for what a ps that stands still for minutes misses; a worker's thread would wait, never the worker.
-        capacity = 256 * num_workers
+        # Room for what a ps that stands still for minutes misses; a worker's thread would wait, never the worker. The
+        # same for any number of workers: one with another spec could not open it, and would go on without a lease.
+        capacity = 100_000
         return tf.queue.FIFOQueue(capacity, [tf.int64], [[len(Message._fields)]], shared_name=f"done_queue_{ps}")
 
 
@@ -47,13 +47,13 @@ class Mailbox:
       ps: which one it is.
     """
 
-    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, spec: ClusterSpec, ps: int):
+    def __init__(self, target: str, config: tf.compat.v1.ConfigProto, ps: int):
         with tf.Graph().as_default() as graph:
-            queue = done_queue(ps, spec.num_workers)
+            queue = done_queue(ps)
             self._size, self._dequeue = queue.size(), queue.dequeue()
             self._enqueue_stop = stop_queue(ps).enqueue(1)
         graph.finalize()
-        self._session = PatientSession(target, graph, config, [spec.ps[ps]], OWN_PATIENCE)
+        self._session = PatientSession(target, graph, config, [], OWN_PATIENCE)  # no server but its own
 
     def take(self) -> list[Message]:
         """The messages that have come in; where a step is lost, what is left of them comes with the next call."""

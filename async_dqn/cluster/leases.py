@@ -172,7 +172,7 @@ class LeaseKeeper:
                         self._told[ps].set()
                         return
             except (Outage, LostStep):
-                session.renew()
+                pass  # the next sign of life goes out on a new session
             if is_last:
                 time.sleep(0.1)
             else:
@@ -183,7 +183,7 @@ class LeaseKeeper:
         alone.device_filters[:] = [f"/job:ps/task:{ps}", *(f for f in self._config.device_filters if f != "/job:ps")]
         with tf.Graph().as_default() as graph:
             message = tf.compat.v1.placeholder(tf.int64, [len(Message._fields)])
-            tell = done_queue(ps, self._spec.num_workers).enqueue(message)
+            tell = done_queue(ps).enqueue(message)
             num_stops = stop_queue(ps).size()
         graph.finalize()
         session = PatientSession(self._target, graph, alone, [self._spec.ps[ps]], patience=max(self._lease / 2, 5.0))

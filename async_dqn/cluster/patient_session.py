@@ -22,6 +22,8 @@ from async_dqn.errors import Outage
 # Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
 # counts as lost, and the message that it had in hand is lost with it.
 OWN_PATIENCE = 60.0
+_URGENT_PATIENCE = 5.0  # seconds, in a process that is to end
+_LOOK_PERIOD = 0.5  # seconds between two looks at whether it is
 _CONNECTION_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -47,6 +49,37 @@ def run_again(step: Callable[[], Any], deadline: float) -> Any:
                 raise
 
 
+class _Connection:
+    """A session and the thread that its steps are made in, which may have to be left behind together."""
+
+    def __init__(self, open_session: Callable[[], Any]):
+        self._open = open_session
+        self._session: Any = None
+        self._calls = Background("parameter-steps")
+
+    def submit(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> concurrent.futures.Future:
+        """Queues one step."""
+        return self._calls.submit(self._step, fetches, feed)
+
+    def _step(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> Any:
+        if self._session is None:  # opened here, as that may never return
+            self._session = self._open()
+        return self._session.run(fetches, feed)
+
+    def leave(self) -> None:
+        """Closes the session and ends the thread, once the step that may hang there is over; waits for neither."""
+        self._calls.submit(self._close)
+        self._calls.close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    def abandon(self) -> None:
+        """Ends the thread alone: the session goes with the process."""
+        self._calls.close()
+
+
 class PatientSession:
     """Runs steps of one graph, one at a time.
 
@@ -54,6 +87,7 @@ class PatientSession:
       target, graph, config: as for `tf.compat.v1.Session`.
       addresses: the servers that take part in the steps.
       patience: seconds after which a step counts as lost.
+      is_urgent: whether this process is to end: then a step without an answer is an outage, and after a moment.
     """
 
     def __init__(
@@ -63,38 +97,51 @@ class PatientSession:
         config: tf.compat.v1.ConfigProto,
         addresses: Sequence[str],
         patience: float,
+        is_urgent: Callable[[], bool] = lambda: False,
     ):
+        self._is_urgent = is_urgent
         self._open = lambda: tf.compat.v1.Session(target, graph=graph, config=config)
         self._addresses = addresses
         self.patience = patience
-        self.renew()
+        self._connection = self._connect()
+
+    def _connect(self) -> _Connection:
+        return _Connection(lambda: self._open())
 
     def renew(self) -> None:
         """Leaves the session behind and goes on with a new one, as after an outage."""
-        self._session: Any = None
-        self._calls = Background("parameter-steps")
+        self._connection.leave()
+        self._connection = self._connect()
 
     def run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step.
 
         Raises:
           LostStep: no answer, though every server listens.
-          Outage: a server does not listen, or has lost its variables.
+          Outage: a server does not listen, has lost its variables, or does not answer and there is no time to wait.
         """
-        call = self._calls.submit(self._step, fetches, feed)
+        call = self._connection.submit(fetches, feed)
         try:
-            return call.result(self.patience)
+            return self._await(call)
         except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError) as error:
+            self.renew()
             raise Outage("a parameter server was restarted and has lost its variables") from error
         except concurrent.futures.TimeoutError as error:
+            if self._is_urgent():
+                self.renew()
+                raise Outage("no answer from the parameter servers") from error
             raise self._lost(f"no answer within {self.patience:.0f} s") from error
         except _CONNECTION_ERRORS as error:
             raise self._lost(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}") from error
 
-    def _step(self, fetches: Any, feed: dict[tf.Tensor, Any] | None) -> Any:
-        if self._session is None:
-            self._session = self._open()
-        return self._session.run(fetches, feed)
+    def _await(self, call: concurrent.futures.Future) -> Any:
+        """What the step gives, or raises. Raises concurrent.futures.TimeoutError."""
+        begin = time.monotonic()
+        while not concurrent.futures.wait([call], min(self.patience, _LOOK_PERIOD)).done:
+            waited = time.monotonic() - begin
+            if waited >= self.patience or (self._is_urgent() and waited > _URGENT_PATIENCE):
+                raise concurrent.futures.TimeoutError  # not the builtin one before Python 3.11
+        return call.result()
 
     def _lost(self, reason: str) -> Exception:
         missing = wait_until_reachable(self._addresses, 0.0, lambda: False)
@@ -105,4 +152,4 @@ class PatientSession:
 
     def close(self) -> None:
         """Ends the thread; the session goes with the process, as closing one may wait for a dead server."""
-        self._calls.close()
+        self._connection.abandon()

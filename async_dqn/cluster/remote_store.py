@@ -61,6 +61,7 @@ class RemoteParameterStore:
       wire_dtype: what updates and pulled parameters travel in: float32 or bfloat16. Targets are always float32.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
       warn: takes a line on what went wrong and was mended.
+      should_stop: whether this process is to end; then there is no waiting for what does not answer.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class RemoteParameterStore:
         deadline: float,
         warn: Callable[[str], None],
         wire_dtype: str = "float32",
+        should_stop: Callable[[], bool] = lambda: False,
     ):
         self.num_parameters = num_parameters
         self.total_steps = total_steps
@@ -108,7 +110,9 @@ class RemoteParameterStore:
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self.settings_id = 0  # of what all workers must have in common; 0: any will do
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
-        self._session = PatientSession(target, self._nodes.graph, session_config, spec.ps, min(_PATIENCE, deadline))
+        self._session = PatientSession(
+            target, self._nodes.graph, session_config, spec.ps, min(_PATIENCE, deadline), should_stop
+        )
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step. Raises Outage, at once from then on until `reconnect`, and LostStep."""
@@ -204,7 +208,7 @@ class RemoteParameterStore:
         if self.settings_id and ledger.settings_id not in (0, self.settings_id):
             raise UserError(
                 f"worker {self._worker}: its settings are not those that worker 0 has set the network up with; give "
-                "all workers the same flags (what concerns a host alone, such as --gpus and --threads, may differ)"
+                "all workers the same cluster and flags (what concerns a host alone, such as --gpus, may differ)"
             )
         return all(are_set) and ledger.generation > 0
 

@@ -101,18 +101,19 @@ class Chief:
         if is_live:
             self._catch_up()
         else:
-            last_steps = max((_as_int(row["env_steps"]) for row in rows(run.metrics)), default=0)
+            last_steps = max((_as_int(row.get("env_steps", "")) for row in rows(run.metrics)), default=0)
             self._steps_lost += max(0, last_steps - counters.env_steps)
             position = itertools.count()
             try:
                 rewind(run.episodes, lambda row: next(position) < self._num_episodes)
-                rewind(run.metrics, lambda row: _as_int(row["env_steps"]) <= counters.env_steps)
+                rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= counters.env_steps)
             except OSError as error:
                 self._progress.say(f"warning: rows that no longer count stay in place: {error}")
         self._metrics = CsvWriter(run.metrics, METRIC_FIELDS, self._progress.say)
         self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
         self._rates = RateTracker(counters)
-        self._refreshed_at = counters.minibatches
+        # A refresh that fell due while nobody was there to see to it is made up for; it may come a second time.
+        self._refreshed_at = restored.get("refreshed_at", counters.minibatches) if restored is not None else 0
         self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
         self._next_log = self._started + config.log_period
 
@@ -209,6 +210,7 @@ class Chief:
             "wall_seconds": self.wall_seconds,
             "clock": [_boot_id(), time.monotonic()],
             "num_episodes": self._num_episodes,
+            "refreshed_at": self._refreshed_at,  # in minibatches
             "episodes": self._tracker.state(),
             "faults": self._faults(),
         }

@@ -17,6 +17,7 @@ from async_dqn.errors import RunError
 from async_dqn.progress import Progress, count, format_seconds, progress_line
 from async_dqn.report.runs import read_worker
 from async_dqn.report.status import worker_table
+from async_dqn.roles import signals
 from async_dqn.roles.private_network import PrivateNetwork
 from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, kill, wait
 from async_dqn.run_directory import RunDirectory
@@ -41,6 +42,7 @@ def run_local(
     private_network: str,
     plain: bool,
     should_stop: threading.Event,
+    inherited: Sequence[int] = (),
     program: Callable[[str, int], Sequence[str]] = _program,
 ) -> int:
     """Runs the whole cluster to its end. Gives the exit code: 0 once worker 0 has ended well, whatever it took.
@@ -53,6 +55,7 @@ def run_local(
       plain: show progress as lines that stay, on a terminal too.
       private_network: whether only this run's processes can reach its ports: always, never, or auto: if possible.
       should_stop: set when the user interrupts.
+      inherited: descriptors that every process keeps open.
       program: the command of a job and task index, before the flags.
 
     Raises:
@@ -67,11 +70,7 @@ def run_local(
     write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
     common = [*flags, f"--cluster_spec={spec_file}", f"--logdir={run.path}"]
 
-    found = _identity(run.summary)
-
-    def verdict() -> str:
-        """How this run has ended, as its chief wrote down; not an earlier one that it goes on from."""
-        return run.exit_reason() if _identity(run.summary) != found else ""
+    verdict = run.new_exit_reason()  # of this run, as its chief writes it down; not of one that it goes on from
 
     def make_task(job: str, index: int) -> Task:
         def command(restarts: int) -> list[str]:
@@ -85,6 +84,8 @@ def run_local(
             lease=config.lease,
             say=progress.say,
             log=run.logs / f"{job}-{index}.log",
+            ask=signals.ASK,
+            inherited=inherited,
             enter=enter,
             is_final=lambda: verdict().startswith("failed"),
             is_done=lambda: (job, index) == ("worker", 0) and verdict() in ("finished", "solved"),
@@ -198,15 +199,6 @@ def _report(run: RunDirectory, progress: Progress) -> None:
         f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
         f"mean return of the last 100 games: {'-' if mean is None else mean}"
     )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Another one whenever the file is replaced."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
 
 
 class _Tail:

@@ -64,7 +64,7 @@ def run_ps(
     """
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
-    mailbox = Mailbox(target, session_config, spec, task_index)
+    mailbox = Mailbox(target, session_config, task_index)
     bailiff = Bailiff(target, session_config, spec) if task_index == 0 else None
     clock = _OwnTime()
     book = LeaseBook(

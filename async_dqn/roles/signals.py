@@ -5,20 +5,31 @@ import signal
 import threading
 from types import FrameType
 
+# By which a launcher passes on what it was asked for. Not SIGTERM: where somebody signals a whole tree of processes, as
+# systemd and batch systems do, every one has that already, and would take the launcher's for the second. A number above
+# those of SIGINT and SIGTERM, as Python handles signals that have come together in the order of their numbers.
+ASK = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2))
+# By which the system says that the launcher has died. It comes once for each thread of it that ends after another.
+DIED = ASK + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGHUP
+
 
 def install() -> threading.Event:
     """Sets handlers and gives the event that the first signal sets. Main thread only."""
     stop = threading.Event()
     num_signals = 0
+    is_orphan = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal num_signals
-        del number, frame
+        nonlocal num_signals, is_orphan
+        del frame
+        if (number == ASK and num_signals) or (number == DIED and is_orphan):
+            return
+        is_orphan = number == DIED
         num_signals += 1
         if num_signals > 1:  # not stop.is_set(): a parameter server may have asked for the end before
             os._exit(130)
         stop.set()
 
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
+    for number in (signal.SIGINT, signal.SIGTERM, ASK, DIED):
+        signal.signal(number, handle)
     return stop

@@ -16,6 +16,7 @@ import psutil
 
 from async_dqn.errors import one_line
 from async_dqn.progress import count
+from async_dqn.roles.signals import DIED
 
 POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
 INTERRUPTED = 130  # the exit code of a process that a user has ended
@@ -34,8 +35,8 @@ class Task:
     """One process, in a session of its own, that is started again when it fails or freezes.
 
     Exit codes 0, 130 (interrupted by the user) and, the first time, 2 (bad arguments: they would be bad again) are
-    final. Start and poll it in the main thread: on Linux the process gets SIGTERM when the thread that started it
-    ends, however it does.
+    final. Start and poll it in the main thread: on Linux the process gets `signals.DIED` when the thread that
+    started it ends, however it does.
 
     Args:
       name: what messages call it, as "worker 1".
@@ -44,6 +45,8 @@ class Task:
       lease: seconds it may be frozen (stopped by a signal or a debugger) before it is killed and started again.
       say: takes one line on every restart.
       log: where its output is added to; None: to this process's own.
+      ask: the signal that asks it to end.
+      inherited: descriptors of this process that it keeps open.
       enter: called in the new process before anything else, as PrivateNetwork.enter.
       is_final: asked when it has failed: whether to start it again would not help.
       is_done: asked when it has failed: whether its work is done all the same, so that its code counts as 0.
@@ -59,6 +62,8 @@ class Task:
         lease: float,
         say: Callable[[str], None],
         log: Path | None = None,
+        ask: int = signal.SIGTERM,
+        inherited: Sequence[int] = (),
         enter: Callable[[], None] = lambda: None,
         is_final: Callable[[], bool] = lambda: False,
         is_done: Callable[[], bool] = lambda: False,
@@ -70,7 +75,8 @@ class Task:
         self.has_failed = False  # it ended badly by itself, and is not started again
         self._command = command
         self._max_restarts, self._lease = max_restarts, lease
-        self._say, self._enter, self._clock = say, enter, clock
+        self._inherited = inherited
+        self._say, self._ask, self._enter, self._clock = say, ask, enter, clock
         self._is_final, self._is_done = is_final, is_done
         self._process: subprocess.Popen | None = None
         self._start_at: float | None = None
@@ -132,6 +138,7 @@ class Task:
                     stdout=output,
                     stderr=subprocess.STDOUT if output else None,
                     start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on in order
+                    pass_fds=self._inherited,
                     preexec_fn=prepare,
                 )
         except (OSError, subprocess.SubprocessError) as error:
@@ -165,7 +172,7 @@ class Task:
     def terminate(self) -> None:
         """Asks it to end well, for good. A stopped process would not hear it, so it is woken."""
         self.stay_down()
-        self._signal(signal.SIGTERM)
+        self._signal(self._ask)
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -262,6 +269,6 @@ def _prepare(enter: Callable[[], None], parent: int) -> None:
     """In the new process, before its program."""
     enter()  # first: a change of user namespace may clear what follows
     if sys.platform == "linux":
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _PRCTL(_PR_SET_PDEATHSIG, DIED)
         if os.getppid() != parent:  # it died before it was asked for
             os._exit(1)

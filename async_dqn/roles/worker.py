@@ -53,6 +53,9 @@ def run_worker(
     code = 1
     try:
         missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
+        if should_stop.is_set() and (task_index or not _all_listen(spec)):  # a chief may have a run to end for all
+            code = 130
+            return code
         if missing and not should_stop.is_set():
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
         store = make_remote_store(
@@ -64,6 +67,7 @@ def run_worker(
             target=target,
             session_config=session_config,
             warn=progress.say,
+            should_stop=should_stop.is_set,
         )
         worker = _Worker(config, problem, run, task_index, store, progress, should_stop)
         code = worker.run(resume=resume, num_threads=num_threads)
@@ -72,7 +76,10 @@ def run_worker(
         deaf = keeper.finish(code, _SIGNAL_DEADLINE)
         if deaf and code:
             progress.say(f"no answer to the done signal from ps {', '.join(map(str, deaf))}")
-        _release_gpu_memory()
+
+
+def _all_listen(spec: ClusterSpec) -> bool:
+    return not wait_until_reachable(spec.ps, 0.0, lambda: False)
 
 
 def make_remote_store(
@@ -85,6 +92,7 @@ def make_remote_store(
     target: str,
     session_config: Any,
     warn: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> RemoteParameterStore:
     """The network on the parameter servers as one worker sees it; arguments are those of `RemoteParameterStore`."""
     store = RemoteParameterStore(
@@ -101,6 +109,7 @@ def make_remote_store(
         wire_dtype=config.wire_dtype,
         deadline=config.ps_deadline,
         warn=warn,
+        should_stop=should_stop,
     )
     store.settings_id = config.shared_id()
     return store
@@ -138,9 +147,10 @@ class _Worker:
         client = None
         while client is None:
             try:
-                self._start = self._begin(resume=resume)
-                if self._should_stop.is_set():
+                begun = self._begin(resume=resume)
+                if begun is None:
                     return 130
+                self._start = begun
                 ledger = self._store.join()
                 self._joined_at = time.monotonic()
                 starting = assemble.make_client(self._config, self._store)
@@ -180,14 +190,18 @@ class _Worker:
         self._store.close()
         return code
 
-    def _begin(self, *, resume: bool) -> _Start:
-        """Sees to it that there is a network to work on: the chief sets it up or finds it, the others wait for it."""
+    def _begin(self, *, resume: bool) -> _Start | None:
+        """Sees to it that there is a network to work on: the chief sets it up or finds it, the others wait for it.
+
+        None where it was told to end before. Not the chief once there is a network: others may be at work on that by
+        now, and nobody else saves it and tells them that it is over.
+        """
         store, say = self._store, self._progress.say
         if self._index:
             if not store.is_ready():
                 self._progress.show("waiting for worker 0 to initialise the network")
             store.wait_until_ready(self._config.start_deadline, self._should_stop.is_set)
-            return _Start(None, is_live=True)
+            return None if self._should_stop.is_set() else _Start(None, is_live=True)
         if store.is_ready():
             store.run_id = store.read_ledger().run_id
             if self._run.run_id() != store.run_id:
@@ -198,6 +212,8 @@ class _Worker:
             say("the network is live; going on with it")
             newest = load_newest(self._run, say)
             return _Start(newest.values if newest else None, is_live=True)
+        if self._should_stop.is_set():
+            return None
         store.run_id = self._run.next_id(resume=resume or self._has_begun)
         if not resume and not self._has_begun:
             self._run.check(resume=False)  # a chief that comes back to a cluster that is no longer live
@@ -261,8 +277,8 @@ class _Worker:
             is_urgent = is_urgent or self._should_stop.is_set()
             now = time.monotonic()
             awaited = {"active", "vacant"}
-            if is_urgent and now - begin > _PATIENCE:
-                awaited = set()
+            if is_urgent:  # who has not come by now will find the run ended
+                awaited = {"active"} if now - begin <= _PATIENCE else set()
             elif now - self._joined_at > self._config.ps_deadline:
                 awaited = {"active"}  # of those the leases take care
             if not any(state in awaited for state in states[1:]):
@@ -282,7 +298,7 @@ class _Worker:
     def _recover(self, outage: Outage, client: TravellingClient, learner: ActorLearner) -> None:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
         client.abandon_trip(self._config.ps_deadline)
-        has_restored = False
+        has_restored = rolled_back = False
         while True:
             self._reconnect(outage)
             if self._should_stop.is_set():
@@ -292,14 +308,14 @@ class _Worker:
                     self._start = _Start(self._restore(), is_live=False)
                     has_restored = True
                 self._store.wait_until_ready(self._config.ps_deadline, self._should_stop.is_set)
-                is_same = self._store.settle()
-                if not is_same:
+                if not self._store.settle():
+                    rolled_back = True
                     self._store.join(is_start=False)
                     self._joined_at = time.monotonic()
                 if self._chief and has_restored:
                     self._chief.go_on_from(self._start.restored)
-                client.restart(rolled_back=not is_same)
-                if not is_same:
+                client.restart(rolled_back=rolled_back)
+                if rolled_back:
                     learner.forget_games()
                 self._progress.say("going on")
                 return
@@ -310,10 +326,3 @@ class _Worker:
         deadline = self._config.ps_deadline
         self._progress.say(f"{outage}; paused for up to {deadline:.0f} s until it is back")
         self._store.reconnect(deadline, self._should_stop.is_set)
-
-
-def _release_gpu_memory() -> None:
-    """Drops what Keras and the runtime hold, as the process is about to end."""
-    import tensorflow as tf
-
-    tf.keras.backend.clear_session()

@@ -68,9 +68,13 @@ def main() -> int:
     chosen = [scenario for scenario in SCENARIOS if scenario.name.startswith(arguments.only or "")]
     if not chosen:
         parser.error(f"--only={arguments.only}: must begin one of {', '.join(one.name for one in SCENARIOS)}")
-    output = arguments.output or Path(tempfile.mkdtemp(prefix="chaos-"))
-    output = output.absolute()
-    output.mkdir(parents=True, exist_ok=True)
+    if arguments.rounds < 1:
+        parser.error(f"--rounds={arguments.rounds}: must be at least 1")
+    output = (arguments.output or Path(tempfile.mkdtemp(prefix="chaos-"))).absolute()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output={output}: {error.strerror}; give another folder")
     if any(output.iterdir()):
         parser.error(f"--output={output} already holds files; give another folder")
     settings = Settings.of(arguments.env)
@@ -121,4 +125,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted; chaos.md and chaos.json hold the rounds before", flush=True)
+        sys.exit(130)

@@ -275,6 +275,40 @@ def test_a_worker_with_other_settings_is_refused_and_the_others_go_on(tmp_path):
         assert same.is_running() and chief.is_running()
 
 
+def test_a_worker_that_knows_of_another_number_of_workers_is_refused_and_the_others_go_on(tmp_path):
+    spec = ClusterSpec.local(1, 2)
+    wrong = ClusterSpec(ps=spec.ps, worker=(*spec.worker, ClusterSpec.local(1, 1).worker[0]))
+    flags = [*SMALL, "--total_steps=1000000"]
+    with commands(tmp_path) as start:
+        right = [*flags, f"--cluster_spec={write_spec(tmp_path, spec)}"]
+        start("ps", "ps", *right, "--task_index=0")
+        chief = start("worker-0", "worker", *right, "--task_index=0", f"--logdir={tmp_path / 'run'}")
+        metrics = tmp_path / "run" / "metrics.csv"
+        wait_until(lambda: metrics.exists() and len(_rows(metrics)) > 1, START, "worker 0 works")
+        (tmp_path / "wrong").mkdir()
+        outdated = f"--cluster_spec={write_spec(tmp_path / 'wrong', wrong)}"
+        other = start("worker-1", "worker", *flags, outdated, "--task_index=1", "--logdir=other")
+        assert other.wait(RUN) == 2, other.out + other.err
+        assert other.err.count("\n") == 1 and "give all workers the same cluster" in other.err
+        assert chief.is_running()
+
+
+def test_an_interrupted_worker_does_not_wait_for_a_ps_that_stands_still(tmp_path):
+    spec = ClusterSpec.local(1, 1)
+    flags = [*SMALL, f"--cluster_spec={write_spec(tmp_path, spec)}", "--total_steps=1000000", "--task_index=0"]
+    metrics = tmp_path / "run" / "metrics.csv"
+    with commands(tmp_path) as start:
+        ps = start("ps", "ps", *flags)
+        worker = start("worker", "worker", *flags, f"--logdir={tmp_path / 'run'}")
+        wait_until(lambda: metrics.exists() and len(_rows(metrics)) > 1, START, "it works")
+        ps.process.send_signal(signal.SIGSTOP)
+        try:
+            worker.process.send_signal(signal.SIGINT)
+            assert worker.wait(25) == 130, worker.out + worker.err
+        finally:
+            ps.process.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize("victim", ["worker 0", "ps 0"])
 def test_a_process_that_is_not_started_again_ends_the_whole_run(tmp_path, victim):
     run = RunDirectory(tmp_path / "run")
@@ -347,3 +381,41 @@ def test_a_killed_launcher_leaves_no_orphans(tmp_path):
         os.kill(local.process.pid, signal.SIGKILL)
         assert local.wait(5) == -signal.SIGKILL
         _assert_nothing_left(run, deadline=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_tree_of_processes_loses_nothing(tmp_path, number):
+    """As systemd and batch systems send it: the launcher then asks those again who have heard it already."""
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, "--checkpoint_period=600", f"--logdir={run.path}")
+        _wait_until_training(run)
+        steps = int(_rows(run.metrics)[-1]["env_steps"])
+        for process in (local.process.pid, *(child.pid for child in _children(local.process.pid).values())):
+            os.kill(process, number)
+        assert local.wait(15) == 130, local.out + local.err
+        _assert_nothing_left(run, deadline=5)
+    summary = json.loads(run.summary.read_text())
+    assert summary["exit_reason"] == "interrupted" and summary["env_steps"] >= steps
+    newest, faults = checkpoints.load_newest(run.checkpoints)
+    assert newest.number == summary["env_steps"] and not faults
+    assert {worker["state"] for worker in summary["workers"]} == {"done"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+def test_a_run_may_be_resumed_the_moment_its_launcher_was_killed(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, "--checkpoint_period=600", f"--logdir={run.path}")
+        _wait_until_training(run)
+        steps = int(_rows(run.metrics)[-1]["env_steps"])
+        os.kill(local.process.pid, signal.SIGKILL)
+        again = start("again", "local", "--resume", f"--logdir={run.path}")
+        again.wait_for_output("resumed at ")
+        resumed_at = checkpoints.load_newest(run.checkpoints)[0].number
+        assert resumed_at >= steps  # what the others saved after the launcher was gone
+        again.process.send_signal(signal.SIGINT)
+        assert again.wait(20) == 130, again.out + again.err
+        _assert_nothing_left(run, deadline=5)
+    summary = json.loads(run.summary.read_text())
+    assert (summary["exit_reason"], summary["steps_lost"]) == ("interrupted", 0)

@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from cluster_helpers import wait_until
 
+from async_dqn.cluster import patient_session
 from async_dqn.cluster.bailiff import Bailiff
 from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
@@ -27,7 +29,7 @@ class Script:
     def __init__(self, *steps, opens=()):
         self._steps, self._opens = list(steps), list(opens)
         self._released = threading.Event()
-        self.num_opened = 0
+        self.num_opened = self.num_closed = 0
         self.fed = []
 
     def open(self):
@@ -39,6 +41,9 @@ class Script:
     def run(self, fetches, feed):
         self.fed.append((fetches, feed))
         return self._do(self._steps.pop(0))
+
+    def close(self):
+        self.num_closed += 1
 
     def release(self):
         """Lets go of all threads that hang."""
@@ -69,13 +74,14 @@ def silent():
 
 
 @contextlib.contextmanager
-def patient(script, addresses, patience=LONG):
-    session = PatientSession("grpc://nowhere", tf.Graph(), tf.compat.v1.ConfigProto(), addresses, patience)
+def patient(script, addresses, patience=LONG, is_urgent=lambda: False):
+    session = PatientSession("grpc://nowhere", tf.Graph(), tf.compat.v1.ConfigProto(), addresses, patience, is_urgent)
     session._open = script.open
     try:
         yield session
     finally:
         script.release()
+        session.close()
 
 
 def error(kind, text="Socket\n  closed"):
@@ -138,6 +144,19 @@ def test_a_step_without_an_answer_of_a_server_that_ended_is_an_outage(silent):
         session.run("a")
 
 
+def test_a_process_that_is_to_end_does_not_wait_for_an_answer(listening, monkeypatch):
+    monkeypatch.setattr(patient_session, "_URGENT_PATIENCE", SOON)
+    is_urgent = threading.Event()
+    script = Script(Script.HANG, 5)
+    with patient(script, [listening], LONG, is_urgent.is_set) as session:
+        threading.Timer(SOON, is_urgent.set).start()
+        begin = time.monotonic()
+        with pytest.raises(Outage, match="^no answer from the parameter servers$"):
+            session.run("a")
+        assert SOON < time.monotonic() - begin < LONG / 2
+        assert session.run("b") == 5  # what answers at once is waited for
+
+
 def test_a_session_that_does_not_open_is_a_lost_step(listening):
     script = Script(5, opens=[Script.HANG, error(tf.errors.UnavailableError)])
     with patient(script, [listening], SOON) as session:
@@ -181,6 +200,28 @@ def test_renewing_leaves_a_step_that_hangs_behind(listening):
         assert session.run("a") == 5
 
 
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "parameter-steps"]
+
+
+@pytest.mark.parametrize(
+    "fault", [error(tf.errors.AbortedError), error(tf.errors.NotFoundError), Script.HANG], ids=["lost", "gone", "hangs"]
+)
+def test_what_is_left_behind_is_closed_and_its_thread_ends(fault, listening):
+    others = set(threads())
+    script = Script(1, fault, 5)
+    with patient(script, [listening], SOON if fault is Script.HANG else LONG) as session:
+        session.run("a")
+        with pytest.raises((LostStep, Outage)):
+            session.run("b")
+        session.patience = LONG
+        assert session.run("c") == 5
+        script.release()
+        wait_until(lambda: script.num_closed == 1, LONG, "the first session is closed")
+        wait_until(lambda: len(set(threads()) - others) == 1, LONG, "its thread has ended")
+        assert script.num_opened == 2
+
+
 def test_a_long_message_is_cut():
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = Script(error(tf.errors.UnknownError, "x" * 10_000))
@@ -221,14 +262,12 @@ def test_a_step_that_never_gets_through_is_given_up():
 # What a parameter server does with a step that its own server refuses, as TensorFlow does at random.
 
 
-@pytest.fixture
-def spec(listening):
-    return ClusterSpec(ps=(listening,), worker=("127.0.0.1:1", "127.0.0.1:2"))
+SPEC = ClusterSpec(ps=("127.0.0.1:3",), worker=("127.0.0.1:1", "127.0.0.1:2"))  # none of them can be reached
 
 
-def own(kind, script, spec, *arguments):
+def own(kind, script, *arguments):
     """A ps's own end of something, on a session that is none."""
-    end = kind("grpc://nowhere", tf.compat.v1.ConfigProto(), spec, *arguments)
+    end = kind("grpc://nowhere", tf.compat.v1.ConfigProto(), *arguments)
     end._session._open = script.open
     return end
 
@@ -236,29 +275,29 @@ def own(kind, script, spec, *arguments):
 REFUSED = error(tf.errors.AbortedError, "The same RunGraph (Worker) request was received twice.")
 
 
-def test_no_message_is_lost_with_a_step(spec):
+def test_no_message_is_lost_with_a_step():
     a, b, c = Message(0, 11, ALIVE), Message(1, 12, ALIVE), Message(0, 11, 0)
     script = Script(2, np.array(a), REFUSED, REFUSED, 2, np.array(b), np.array(c), 0)
-    mailbox = own(Mailbox, script, spec, 0)
+    mailbox = own(Mailbox, script, 0)
     assert [mailbox.take() for _ in range(4)] == [[a], [], [b, c], []]
     assert script.num_opened == 3
 
 
-def test_the_workers_are_told_to_end_though_a_step_is_lost(spec):
+def test_the_workers_are_told_to_end_though_a_step_is_lost():
     script = Script(REFUSED, None)
-    own(Mailbox, script, spec, 0).ask_to_stop()
+    own(Mailbox, script, 0).ask_to_stop()
     assert len(script.fed) == 2
 
 
-def test_a_seat_is_freed_though_a_step_is_lost(spec):
+def test_a_seat_is_freed_though_a_step_is_lost():
     script = Script(REFUSED, None)
-    bailiff = own(Bailiff, script, spec)
+    bailiff = own(Bailiff, script, SPEC)
     bailiff.evict(1, token=12)
     assert script.fed == [(bailiff._evict[1], {bailiff._token: 12})] * 2
 
 
 @pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.NotFoundError])
-def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind, spec):
+def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind):
     script = Script(error(kind))
-    own(Bailiff, script, spec).evict(0, token=11)
+    own(Bailiff, script, SPEC).evict(0, token=11)
     assert len(script.fed) == 1
