@@ -1,1 +1,1 @@
-"""What runs have left behind, as pictures and tables: reads run directories, and trains nothing."""
+"""What runs have left behind, as pictures and tables; `experiment` has the runs of a comparison trained."""

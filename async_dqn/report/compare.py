@@ -15,6 +15,7 @@ from async_dqn.report import experiment, findings, page
 from async_dqn.report.experiment import Trial
 from async_dqn.report.runs import read_run
 from async_dqn.roles.supervisor import INTERRUPTED
+from async_dqn.run_directory import RunDirectory
 
 _MAX_SEEDS = 100
 _MAX_GAMES = 10_000
@@ -60,19 +61,25 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     """
     plan = comparison.trials()
     known = experiment.begin(comparison.folder, comparison.config, machine.describe())
-    progress.say(f"{experiment.summary_line(plan)}; report in {comparison.folder / 'report.html'}")
-    codes = []
-    for trial, code in experiment.run_all(plan, progress, games=comparison.games, should_stop=should_stop):
-        codes.append(code)
-        if code not in (0, INTERRUPTED):
-            progress.say(f"{trial.title}: exit code {code}, see {trial.path}.log")
-        _report(comparison, plan, known.get("origin", {}), progress)
-    if not codes:
-        _report(comparison, plan, known.get("origin", {}), progress)
+    with RunDirectory(comparison.folder).claimed(progress.say) as inherited:  # two runs at a time spoil both's figures
+        progress.say(f"{experiment.summary_line(plan)}; report in {comparison.folder / 'report.html'}")
+        codes = []
+        for trial, code in experiment.run_all(
+            plan, progress, games=comparison.games, should_stop=should_stop, inherited=inherited
+        ):
+            codes.append(code)
+            if code not in (0, INTERRUPTED):
+                progress.say(f"{trial.title}: exit code {code}, see {trial.path}.log")
+            _report(comparison, plan, known.get("origin", {}), progress)
+        if not codes:
+            _report(comparison, plan, known.get("origin", {}), progress)
     if INTERRUPTED in codes:
         progress.say(f"interrupted; the same command with --logdir={comparison.folder} goes on from here")
         return INTERRUPTED
-    return int(any(codes) or any(trial.run.has_failed() for trial in plan))  # be it in an earlier call
+    failed = [trial for trial in plan if trial.run.has_failed()]  # be it in an earlier call
+    for trial in failed:
+        progress.say(f"{trial.title} {trial.run.exit_reason()}; to train it anew, remove {trial.path}")
+    return int(any(codes) or bool(failed))
 
 
 def _report(comparison: Comparison, plan: Sequence[Trial], origin: Any, progress: Progress) -> None:

@@ -16,6 +16,7 @@ from async_dqn.config import Config
 from async_dqn.csv_log import last_rows
 from async_dqn.errors import UserError
 from async_dqn.progress import Progress, count, format_seconds, progress_line
+from async_dqn.roles import signals
 from async_dqn.roles.supervisor import INTERRUPTED, Task, supervise
 from async_dqn.run_directory import RunDirectory
 
@@ -128,17 +129,24 @@ def _check_settings(folder: Path, known: Any, wanted: Mapping[str, Any]) -> None
             )
 
 
-def train(trial: Trial, show: Callable[[str], None], say: Callable[[str], None], should_stop: threading.Event) -> int:
+def train(
+    trial: Trial,
+    show: Callable[[str], None],
+    say: Callable[[str], None],
+    should_stop: threading.Event,
+    inherited: Sequence[int] = (),
+) -> int:
     """Trains one to its end, from where it was left. Gives the exit code of the run.
 
     Args:
       show: takes the newest line on how it stands.
       say: takes a line on what went wrong.
+      inherited: descriptors that the process keeps open.
     """
     flags = [f"--{name}={value}" for name, value in trial.config.to_dict().items()]
     flags += ["--resume"] if trial.run.config.exists() else []
-    trial.path.mkdir(parents=True, exist_ok=True)
-    return supervise(_task(trial, trial.job, flags, say), should_stop, lambda: show(_standing(trial)))
+    trial.path.parent.mkdir(parents=True, exist_ok=True)  # the run makes its own, which nobody else may read
+    return supervise(_task(trial, trial.job, flags, say, inherited), should_stop, lambda: show(_standing(trial)))
 
 
 def evaluate(trial: Trial, games: int, say: Callable[[str], None], should_stop: threading.Event) -> int:
@@ -146,10 +154,21 @@ def evaluate(trial: Trial, games: int, say: Callable[[str], None], should_stop: 
     return supervise(_task(trial, "evaluate", [f"--games={games}"], say), should_stop)
 
 
-def _task(trial: Trial, job: str, flags: Sequence[str], say: Callable[[str], None]) -> Task:
+def _task(
+    trial: Trial, job: str, flags: Sequence[str], say: Callable[[str], None], inherited: Sequence[int] = ()
+) -> Task:
     command = [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={trial.path}"]
     log = trial.path.with_name(f"{trial.path.name}.log")
-    return Task(f"{trial.title}: {job}", lambda restarts: command, max_restarts=0, lease=math.inf, say=say, log=log)
+    return Task(
+        f"{trial.title}: {job}",
+        lambda restarts: command,
+        max_restarts=0,
+        lease=math.inf,
+        say=say,
+        log=log,
+        ask=signals.ASK,
+        inherited=inherited,
+    )
 
 
 def _standing(trial: Trial) -> str:
@@ -165,7 +184,12 @@ def _show(progress: Progress, header: str, line: str) -> None:
 
 
 def run_all(
-    plan: Sequence[Trial], progress: Progress, *, games: int, should_stop: threading.Event
+    plan: Sequence[Trial],
+    progress: Progress,
+    *,
+    games: int,
+    should_stop: threading.Event,
+    inherited: Sequence[int] = (),
 ) -> Iterator[tuple[Trial, int]]:
     """Trains and evaluates what has not been, in order. Gives each of those with its exit code once it is over.
 
@@ -183,7 +207,7 @@ def run_all(
         if not trial.is_over:
             progress.say(header)
             show = functools.partial(_show, progress, header)
-            code = train(trial, show, progress.say, should_stop)
+            code = train(trial, show, progress.say, should_stop, inherited)
             took.append(time.monotonic() - begun)
         if code == 0 and not trial.run.has_failed():
             progress.show(f"{header} | greedy games")

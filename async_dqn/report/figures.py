@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from async_dqn.report.runs import Run, Usage, running_mean
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MAX_DOTS = 4_000  # games drawn one by one, of each run
-_MAX_TOLD = 3  # settings in a label
+_MAX_TOLD = 3  # settings in a label, or folders
 _GRID = 400  # points of a mean over seeds
 _MAX_STALENESS = 60  # that has a bar of its own
 _HOUR, _MINUTE = 3_600.0, 60.0
@@ -47,22 +47,34 @@ def group(runs: Sequence[Run]) -> list[Curve]:
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         groups.setdefault(_key(run), []).append(run)
-    curves = []
-    for members in groups.values():
-        first = members[0]
-        alike = [others[0] for others in groups.values() if others[0].kind == first.kind]
-        curves.append(Curve(", ".join([first.kind, *_tell_apart(first, alike)]), members))
-    return curves
+    labels: dict[tuple, str] = {}
+    for kind in dict.fromkeys(run.kind for run in runs):
+        alike = {key: members for key, members in groups.items() if members[0].kind == kind}
+        own = [", ".join([kind, *words]) for words in _tell_apart(list(alike.values()))]
+        labels |= dict(zip(alike, own, strict=True))
+    return [Curve(labels[key], members) for key, members in groups.items()]
 
 
-def _tell_apart(run: Run, alike: Sequence[Run]) -> list[str]:
-    """What sets a run off from others of its kind: a few settings, or else the name of its folder."""
+def _tell_apart(alike: Sequence[Sequence[Run]]) -> list[list[str]]:
+    """What sets curves of one kind off from each other: a few settings, or else the names of their folders."""
     if len(alike) < 2:
-        return []
-    differing = _differing([one.settings for one in alike])
-    if 0 < len(differing) <= _MAX_TOLD:
-        return [f"{name}={run.settings[name]}" for name in differing]
-    return [run.path.resolve().name]
+        return [[]]
+    differing = _differing([members[0].settings for members in alike])
+    if len(differing) > _MAX_TOLD:
+        differing = []
+    told = [[f"{name}={members[0].settings[name]}" for name in differing] for members in alike]
+    folders = _folders([[run.path.resolve() for run in members] for members in alike])
+    return [own if told.count(own) == 1 else [*own, *names] for own, names in zip(told, folders, strict=True)]
+
+
+def _folders(paths: Sequence[Sequence[Path]]) -> list[list[str]]:
+    """Names of the folders of each curve, with as much of what is above as tells them apart; of many the first."""
+    everything = [path for members in paths for path in members]
+    depth = 1
+    while len({path.parts[-depth:] for path in everything}) < len(set(everything)):
+        depth += 1
+    names = [["/".join(path.parts[-depth:]) for path in members] for members in paths]
+    return [own if len(own) <= _MAX_TOLD else [own[0], f"{len(own) - 1} more"] for own in names]
 
 
 _PLACES = ("num_ps", "num_workers", "seed", "gpus", "threads")  # of a kind, or of no meaning for what is learned
@@ -92,7 +104,8 @@ def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(8, 4.8), layout="constrained")
         axes = figure.add_subplot()
-        longest = max((_x(run, x)[-1] for curve in curves for run in curve.runs if len(run.steps)), default=0.0)
+        ends = [_x(run, x)[-1] for curve in curves for run in curve.runs if len(run.steps)]
+        longest = max((end for end in ends if np.isfinite(end)), default=0.0)
         unit, divisor = _unit(x, longest)
         for curve, colour in zip(curves, itertools.cycle(COLOURS), strict=False):
             _draw(axes, curve, colour, x, divisor, window)
@@ -112,11 +125,17 @@ def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
         return figure
 
 
-def staleness(counts: Mapping[str, Mapping[int, int]]) -> Figure:
+def colours(kinds: Iterable[str]) -> dict[str, str]:
+    """A colour for each kind of run, in the order in which `learning_curves` deals them out."""
+    return dict(zip(kinds, itertools.cycle(COLOURS), strict=False))
+
+
+def staleness(counts: Mapping[str, Mapping[int, int]], colour_of: Mapping[str, str]) -> Figure:
     """How often an update was how stale, in percent, by kind of run. Raises ValueError where there is nothing to show.
 
     Args:
       counts: updates by their staleness, by the name of the kind.
+      colour_of: each kind's.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(8, 3.2), layout="constrained")
@@ -124,11 +143,11 @@ def staleness(counts: Mapping[str, Mapping[int, int]]) -> Figure:
         width = 0.8 / len(counts)
         highest = max(max(those) for those in counts.values())
         bars = np.arange(min(highest, _MAX_STALENESS) + 1)
-        for place, ((name, those), colour) in enumerate(zip(counts.items(), itertools.cycle(COLOURS), strict=False)):
+        for place, (name, those) in enumerate(counts.items()):
             total = sum(those.values())
             shares = [100 * those.get(int(bar), 0) / total for bar in bars]
             shares[-1] += 100 * sum(times for value, times in those.items() if value > bars[-1]) / total
-            axes.bar(bars + (place - (len(counts) - 1) / 2) * width, shares, width, color=colour, label=name)
+            axes.bar(bars + (place - (len(counts) - 1) / 2) * width, shares, width, color=colour_of[name], label=name)
         axes.set_xticks(bars[:: -(-len(bars) // 20)])
         over = " (the last bar: or more)" if highest > bars[-1] else ""
         axes.set_xlabel(f"staleness, in updates{over}")
@@ -137,23 +156,24 @@ def staleness(counts: Mapping[str, Mapping[int, int]]) -> Figure:
         return figure
 
 
-def usage(usages: Mapping[str, Mapping[str, Usage]]) -> Figure:
+def usage(usages: Mapping[str, Mapping[str, Usage]], colour_of: Mapping[str, str]) -> Figure:
     """Cores used and memory held over time, of all processes of a run together; a curve for each kind of run.
 
     Args:
       usages: of each process, by the name of the kind; at least one.
+      colour_of: each kind's.
     """
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(8, 4.8), layout="constrained")
         cores, memory = figure.subplots(2, sharex=True)
         ends = {kind: max(each.seconds[-1] for each in processes.values()) for kind, processes in usages.items()}
         unit, divisor = _unit("time", max(ends.values()))
-        for (kind, processes), colour in zip(usages.items(), itertools.cycle(COLOURS), strict=False):
+        for kind, processes in usages.items():
             grid = np.linspace(0, ends[kind], _GRID)
             cores_used = sum(_smooth(grid, each.seconds, each.cores) for each in processes.values())
             resident_gb = sum(_smooth(grid, each.seconds, each.resident_mb) for each in processes.values()) / 1_000
-            cores.plot(grid / divisor, cores_used, color=colour, linewidth=1.5, label=kind)
-            memory.plot(grid / divisor, resident_gb, color=colour, linewidth=1.5)
+            cores.plot(grid / divisor, cores_used, color=colour_of[kind], linewidth=1.5, label=kind)
+            memory.plot(grid / divisor, resident_gb, color=colour_of[kind], linewidth=1.5)
         cores.set(ylabel="cores used", ylim=(0, None))
         memory.set(ylabel="memory (GB)", ylim=(0, None), xlabel=unit, xlim=(0, None))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9)

@@ -151,7 +151,7 @@ def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *,
     blocks += [Text([line]) for line in _differences(found)]
     notes = [f"{one.trial.title}: {'; '.join(one.run.notes)}" for one in found if one.run.notes]
     return [
-        Section("Result", [*blocks, result_table(found), Text([_how_to_read(found)])]),
+        Section("Result", [*blocks, result_table(found), Text([_how_to_read(found)])] if num_over else blocks),
         Section("Learning curves", pictures),
         Section("Staleness", [_staleness(found, folder)]),
         Section("Runs", [run_table(found), *([Text(notes)] if notes else [])]),
@@ -193,7 +193,7 @@ def _staleness(found: Sequence[Found], folder: Path) -> Picture | Text:
     if not counts:
         return Text(["These runs have not recorded it."])
     file = "figures/staleness.png"
-    figures.save(figures.staleness(counts), folder / file)
+    figures.save(figures.staleness(counts, figures.colours(_kinds(found))), folder / file)
     return Picture(
         file,
         "Staleness of updates: how many updates were applied between the pull that an update was computed on and its "
@@ -210,7 +210,7 @@ def _usage(found: Sequence[Found], folder: Path) -> list[Text | Table | Picture]
     for one, processes in usages:
         first.setdefault(one.trial.name, processes)
     file = "figures/usage.png"
-    figures.save(figures.usage(first), folder / file)
+    figures.save(figures.usage(first, figures.colours(_kinds(found))), folder / file)
     caption = (
         "Cores used and memory of all processes of a run together, the launcher aside; first seed of each kind. Pages "
         "that processes share, some 400 MB of libraries, count once for each."

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from async_dqn.errors import UserError
-from async_dqn.report.runs import read_run
+from async_dqn.report.runs import read_runs
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _MAX_RUNS = 200
@@ -31,7 +31,7 @@ def run_plot(paths: Sequence[str], *, x: str, smooth: int, output: str) -> int:
     target = Path(output)
     if target.suffix not in _SUFFIXES:
         raise UserError(f"--output={output}: must end in {', '.join(_SUFFIXES)}")
-    runs = [read_run(Path(path)) for path in dict.fromkeys(paths)]
+    runs = read_runs(paths)
     from async_dqn.report import figures  # what draws takes a second to import
 
     curves = figures.group(runs)

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +93,9 @@ def read_run(path: Path) -> Run:
     if not len(games["episode_return"]):
         notes.append("no games yet")
     steps = np.maximum.accumulate(games["env_steps"])  # workers hear of each other's steps a little late
+    seconds = _seconds_at(steps, metrics)
+    if np.isnan(seconds).any():
+        notes.append("times are not known")
     return Run(
         path=path,
         settings=settings if isinstance(settings, dict) else {},
@@ -100,10 +103,19 @@ def read_run(path: Path) -> Run:
         summary=summary,
         returns=games["episode_return"],
         steps=steps,
-        seconds=_seconds_at(steps, metrics),
+        seconds=seconds,
         metrics=metrics,
         notes=notes,
     )
+
+
+def read_runs(paths: Iterable[str]) -> list[Run]:
+    """Reads each run once, however often and in what ways its folder is named. Raises UserError as `read_run` does."""
+    found: dict[Path, Run] = {}
+    for path in paths:
+        run = read_run(Path(path))
+        found.setdefault(run.path.resolve(), run)
+    return list(found.values())
 
 
 def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:

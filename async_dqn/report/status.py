@@ -1,5 +1,6 @@
 """`async-dqn status`: where runs stand, from their files alone, and so from any host that sees the folder."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,12 +8,13 @@ from pathlib import Path
 
 from async_dqn.errors import UserError
 from async_dqn.progress import format_seconds, progress_line
-from async_dqn.report.runs import Run, Worker, read_run, read_worker
+from async_dqn.report.runs import Run, Worker, read_runs, read_worker
 from async_dqn.run_directory import RunDirectory
 
 _SILENT = 10.0  # seconds past the log period after which a process that should write has fallen silent
 _COLUMNS = ("", "state", "steps", "steps/s", "minibatches", "staleness", "waiting", "memory")
 _PROGRESS = ("env_steps", "steps_per_second", "updates_per_second", "episodes", "epsilon", "wall_seconds")
+_RATES = ("steps_per_second", "updates_per_second")  # in summary.json: of all of its time
 _MAYBE = ("mean_return_100", "staleness_mean")  # empty before the first game and the first update
 
 
@@ -27,8 +29,7 @@ def run_status(paths: Sequence[str], now: Callable[[], float] = time.time) -> in
     """
     if not paths:
         raise UserError("status needs run directories: async-dqn status RUN [RUN ...]")
-    runs = [read_run(Path(path)) for path in dict.fromkeys(paths)]
-    print("\n\n".join("\n".join(describe(run, now())) for run in runs))
+    print("\n\n".join("\n".join(describe(run, now())) for run in read_runs(paths)))
     return 0
 
 
@@ -40,22 +41,31 @@ def describe(run: Run, now: float) -> Iterator[str]:
     if set(_PROGRESS) <= run.metrics.keys() and len(run.metrics["env_steps"]):
         row = {name: float(run.metrics[name][-1]) for name in _PROGRESS}
         row |= {name: float(run.metrics[name][-1]) if name in run.metrics else math.nan for name in _MAYBE}
+        has_ended = _has_ended(run)
+        if has_ended:  # what its last seconds were like says little of it
+            row |= {name: float(value) for name in _RATES if isinstance(value := run.summary.get(name), int | float)}
         if all(map(math.isfinite, (row[name] for name in _PROGRESS))):
-            yield progress_line(row, _budget(run), _goal(run))
+            yield progress_line(row, _budget(run), _goal(run), has_ended=has_ended)
     found = [(index, worker) for index in range(_num_workers(run)) if (worker := read_worker(run.path, index))]
     if found:
+        if _has_ended(run):
+            found = [(index, dataclasses.replace(worker, steps_per_second=math.nan)) for index, worker in found]
         yield from worker_table([(f"worker {i}", _state_of(run, worker, i, now), worker) for i, worker in found])
 
 
 def _state(run: Run, silence: float) -> str:
-    reason = run.summary.get("exit_reason")
-    if isinstance(reason, str) and reason != "running":
-        return f"ended: {reason}"
+    if _has_ended(run):
+        return f"ended: {run.summary['exit_reason']}"
     if not math.isfinite(silence):
         return "starting: nothing is written yet"
     return (
         f"silent for {format_seconds(silence)}: it has ended without a word, or stands still" if silence else "running"
     )
+
+
+def _has_ended(run: Run) -> bool:
+    reason = run.summary.get("exit_reason")
+    return isinstance(reason, str) and reason != "running"
 
 
 def _silence(path: Path, run: Run, now: float) -> float:

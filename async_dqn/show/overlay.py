@@ -67,7 +67,8 @@ class QOverlay:
             end = middle + half * float(difference) / scale
             centre = top + row / 2
             draw.text((_MARGIN, centre), name, font=font, fill=_CHOSEN if index == action else _TEXT, anchor="lm")
-            draw.rectangle((min(middle, end), top + 2, max(middle, end), top + row - 3), fill=colour)
+            bottom = max(top + 2, top + row - 3)  # with very many actions a line
+            draw.rectangle((min(middle, end), top + 2, max(middle, end), bottom), fill=colour)
             text = f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
             draw.text((_WIDTH - _MARGIN, centre), text, font=font, fill=_TEXT, anchor="rm")
         draw.line((middle, _TITLE_HEIGHT, middle, _TITLE_HEIGHT + len(q_values) * row), fill=_QUIET)

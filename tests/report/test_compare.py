@@ -18,6 +18,7 @@ from async_dqn.progress import Progress
 from async_dqn.report import compare, experiment
 from async_dqn.report.compare import Comparison
 from async_dqn.report.runs import read_stalenesses
+from async_dqn.run_directory import RunDirectory
 
 TINY = [
     "--env=CartPole-v1",
@@ -85,6 +86,7 @@ def test_by_default_it_is_pong_to_18_with_two_seeds(asked):
         (["--quick", "--env=pong"], "--quick: is on CartPole-v1; leave it or --env=pong out"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
         (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),
+        (["--resume", "--logdir=x"], "--resume: leave it out; the same command with its --logdir=FOLDER goes on"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, line):
@@ -100,7 +102,7 @@ def test_a_comparison_says_itself_what_is_wrong_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(("reason", "code"), [("solved", 0), ("failed: NaN", 1)])
-def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, reason, code):
+def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, capsys, reason, code):
     monkeypatch.setattr(experiment, "evaluate", lambda trial, games, say, should_stop: 0)
     config = make_config("cartpole", {"env": "CartPole-v1", "num_workers": 1})
     folder = tmp_path / "compare"
@@ -112,6 +114,17 @@ def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, rea
     assert compare.run_compare(comparison, threading.Event(), Progress()) == code
     text = (folder / "report.md").read_text()
     assert f"| async-1, seed 0 | {reason.partition(':')[0]} |" in text
+    told = f"async-1, seed 0 failed: NaN; to train it anew, remove {folder / 'runs' / 'async-1-seed-0'}\n"
+    assert (told in capsys.readouterr().out) == bool(code)
+
+
+def test_two_commands_do_not_train_in_one_comparison(monkeypatch, tmp_path):
+    monkeypatch.setattr(experiment, "run_all", lambda *arguments, **options: pytest.fail("it trains"))
+    config = make_config("cartpole", {"env": "CartPole-v1"})
+    comparison = Comparison(config, tmp_path / "c", worker_counts=(1,), num_seeds=1, games=1)
+    experiment.begin(comparison.folder, config, {})
+    with RunDirectory(comparison.folder).claimed(), pytest.raises(UserError, match="in use"):
+        compare.run_compare(comparison, threading.Event(), Progress())
 
 
 def test_a_report_that_cannot_be_made_ends_no_comparison(monkeypatch, tmp_path, capsys):

@@ -110,7 +110,7 @@ class Runner:
         monkeypatch.setattr(experiment, "train", self.train)
         monkeypatch.setattr(experiment, "evaluate", self.evaluate)
 
-    def train(self, trial, show, say, should_stop):
+    def train(self, trial, show, say, should_stop, inherited=()):
         self.done.append(f"train {trial.title}")
         code = self._codes.get(trial.title, 0)
         end(trial, {0: "finished", 1: "failed: x", 130: "interrupted"}[code])

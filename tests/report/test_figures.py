@@ -50,6 +50,25 @@ def test_folders_tell_curves_apart_where_settings_are_too_many_or_of_another_ver
     assert labels == ["asynchronous: 1 ps + 2 workers, first", "asynchronous: 1 ps + 2 workers, second"]
 
 
+def test_folders_are_added_where_what_all_have_in_common_does_not_tell_them_apart(tmp_path):
+    options = {"returns": [], "local_steps": 4}
+    first, second, third = read(tmp_path, **{"a/run": options, "b/run": options, "c": {"returns": []}})
+    second = dataclasses.replace(second, settings=second.settings | {"unknown": 1})
+    labels = [curve.label for curve in figures.group([first, second, third])]
+    kind = "asynchronous: 1 ps + 2 workers"
+    assert labels == [f"{kind}, local_steps=4, a/run", f"{kind}, local_steps=4, b/run", f"{kind}, local_steps=0"]
+
+
+def test_a_curve_of_several_runs_names_all_of_their_folders_or_how_many(tmp_path):
+    one = {"returns": [], "batch_size": 7, "discount": 0.5, "learning_rate": 0.1, "n_step": 9}
+    runs = read(
+        tmp_path, **{f"run-{seed}": {"returns": [], "seed": seed} for seed in range(4)}, x=one, y=one | {"seed": 1}
+    )
+    labels = [curve.label for curve in figures.group(runs)]
+    kind = "asynchronous: 1 ps + 2 workers"
+    assert labels == [f"{kind}, run-0, 3 more", f"{kind}, x, y"]
+
+
 def test_one_run_is_a_running_mean_over_all_its_games(tmp_path):
     axes = draw(read(tmp_path, a={"returns": [1.0, 3.0, 8.0]}), window=2)
     ((x, y),) = lines(axes).values()
@@ -165,14 +184,14 @@ def test_the_same_runs_are_the_same_file(tmp_path, suffix):
 
 
 def test_staleness_is_a_share_of_all_updates_of_a_kind():
-    axes = figures.staleness({"a": {0: 1, 2: 3}, "b": {1: 5}}).axes[0]
+    axes = figures.staleness({"a": {0: 1, 2: 3}, "b": {1: 5}}, {"a": "C0", "b": "C1"}).axes[0]
     heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
     assert heights == [[25, 0, 75], [0, 100, 0]]
     assert axes.get_xlabel() == "staleness, in updates"
 
 
 def test_what_is_staler_than_there_are_bars_is_in_the_last_one():
-    axes = figures.staleness({"a": {0: 1, 60: 1, 61: 1, 999: 1}}).axes[0]
+    axes = figures.staleness({"a": {0: 1, 60: 1, 61: 1, 999: 1}}, {"a": "C0"}).axes[0]
     heights = [bar.get_height() for bar in axes.containers[0]]
     assert (len(heights), heights[0], heights[-1]) == (61, 25, 75)
     assert axes.get_xlabel() == "staleness, in updates (the last bar: or more)"
@@ -181,7 +200,8 @@ def test_what_is_staler_than_there_are_bars_is_in_the_last_one():
 def test_the_machine_s_use_is_that_of_all_processes_together():
     worker = Usage(np.array([0.0, 60, 120]), np.array([1.0, 1, 1]), np.array([1_000.0, 2_000, 3_000]))
     ps = Usage(np.array([60.0, 240]), np.array([0.5, 0.5]), np.array([500.0, 500]))
-    cores, memory = figures.usage({"async-1": {"worker 0": worker, "ps 0": ps}, "standard": {"worker 0": worker}}).axes
+    usages = {"async-1": {"worker 0": worker, "ps 0": ps}, "standard": {"worker 0": worker}}
+    cores, memory = figures.usage(usages, figures.colours(usages)).axes
     both, alone = (line.get_data() for line in cores.lines)
     np.testing.assert_allclose(both[1], 1.5)
     np.testing.assert_allclose(alone[1], 1)

@@ -3,6 +3,7 @@ import json
 import math
 
 import pytest
+from matplotlib.colors import to_hex
 from report_helpers import write_run
 
 from async_dqn.config import Config
@@ -93,6 +94,25 @@ def test_what_goes_on_counts_for_nothing_yet(tmp_path):
     assert row(table, "runs that reached the goal") == ["1 of 1"]
     assert len(run_table(runs).rows) == 3
     assert sections(runs, {}, tmp_path, num_planned=3)[0].blocks[0] == Text(["Not complete: 1 run of 3 so far."])
+
+
+def test_where_no_run_is_over_there_is_no_table_of_results(tmp_path):
+    result, *_ = sections([found(tmp_path, "standard", 0, exit_reason="interrupted")], {}, tmp_path, num_planned=3)
+    assert result.blocks == [Text(["Not complete: 0 runs of 3 so far."])]
+
+
+def test_a_kind_has_the_same_colour_in_every_picture(monkeypatch, tmp_path):
+    drawn = {}
+    monkeypatch.setattr(findings.figures, "save", lambda figure, path: drawn.update({path.stem: figure}))
+    runs = [found(tmp_path, "standard", 0, minutes=1), found(tmp_path, "async-2", 0, minutes=1, workers=2)]
+    write_stalenesses(runs[1].run.path, 1, "1:2")
+    for one in runs:
+        write_usage(one.run.path, "worker-0", (10, 1.0, 800), (20, 1.0, 800))
+    sections(runs, {}, tmp_path, num_planned=2)
+    strong = [line.get_color() for line in drawn["return-time"].axes[0].lines if line.get_linewidth() == 2]
+    assert [line.get_color() for line in drawn["usage"].axes[0].lines] == strong
+    (bar, *_) = drawn["staleness"].axes[0].patches
+    assert to_hex(bar.get_facecolor()) == strong[1].lower()
 
 
 def test_runs_of_several_machines_and_versions_are_told_apart(tmp_path):

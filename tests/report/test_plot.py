@@ -30,8 +30,20 @@ def test_the_runs_of_the_repository_are_drawn(capsys, tmp_path, x):
 
 def test_a_run_named_twice_is_drawn_once(capsys, tmp_path):
     path = write_run(tmp_path / "a", [1.0])
-    assert plot(path, path, f"--output={tmp_path / 'a.svg'}") == 0
-    assert capsys.readouterr().out.count(f"{path}: ") == 1
+    (tmp_path / "link").symlink_to(path)
+    again = [f"{path}/", path / ".." / "a", tmp_path / "link"]
+    assert plot(path, *again, f"--output={tmp_path / 'a.svg'}") == 0
+    assert capsys.readouterr().out.count(", 1 games") == 1
+
+
+def test_a_run_without_times_is_named_and_leaves_the_others_their_axis(tmp_path):
+    whole, bare = (write_run(tmp_path / name, [1.0] * 600, batch_size=size) for name, size in (("a", 32), ("b", 16)))
+    (bare / "metrics.csv").unlink()
+    drawn = tmp_path / "drawn.svg"
+    assert plot(whole, bare, "--x=time", f"--output={drawn}") == 0
+    text = drawn.read_text()
+    assert "<!-- wall-clock time (minutes) -->" in text
+    assert "(times are not known) -->" in text
 
 
 @pytest.mark.parametrize(
@@ -42,7 +54,7 @@ def test_a_run_named_twice_is_drawn_once(capsys, tmp_path):
         (["{run}", "--output=a.jpg"], "--output=a.jpg: must end in .png, .svg, .pdf"),
         (["{run}", "--smooth=0"], "--smooth=0: must be 1 to 1000000 games"),
         (["{run}", "--output={run}/config.json/a.png"], "--output={run}/config.json/a.png: "),
-        (["{run}", "--logdir=x"], "--logdir=x: plot takes run directories as they are: async-dqn plot RUN ..."),
+        (["{run}", "--logdir=x"], "'logdir'"),
         (["{run}", "--x=frames"], "--x=frames"),
     ],
 )

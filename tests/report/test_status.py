@@ -84,6 +84,18 @@ def test_an_ended_run_says_how_each_worker_ended(tmp_path):
     assert table == [["worker", "0", "done"], ["worker", "1", "?"]]
 
 
+def test_an_ended_run_has_the_rates_of_all_of_its_time_and_none_left(tmp_path):
+    rates = {"steps_per_second": 400.4, "updates_per_second": 25.0}
+    path = write_run(tmp_path / "run", [9.0] * 3, exit_reason="solved", summary=rates, total_steps=1_000)
+    with (path / "metrics.csv").open("a") as file:
+        file.write("10,250,250,40,10,3,9,0.5,0.001,0.1,1,1,1,2.25\n")
+    write_worker(path, 0, [(1, 2, 3, 4, 5, 6)])
+    _, state, line, _, worker = lines(path)
+    assert state == "ended: solved"
+    assert " | 400 steps/s | 25 updates/s | " in line and line.endswith(" | 0:10 gone")
+    assert worker.split()[2:6] == ["?", "1", "-", "3"]
+
+
 def test_several_runs_follow_each_other(capsys, tmp_path):
     paths = [str(write_run(tmp_path / name, [1.0])) for name in "ab"]
     assert run_status([*paths, paths[0]]) == 0
@@ -96,7 +108,7 @@ def test_several_runs_follow_each_other(capsys, tmp_path):
     [
         ([], "status needs run directories: async-dqn status RUN [RUN ...]"),
         (["nowhere"], "nowhere holds no run (no config.json); give run directories"),
-        (["--logdir=x"], "--logdir=x: status takes run directories as they are: async-dqn status RUN"),
+        (["--logdir=x"], "'logdir'"),
         (["a\0b"], "holds no run"),
     ],
 )

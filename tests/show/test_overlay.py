@@ -57,6 +57,12 @@ def test_many_actions_fit():
     assert rows.max() < 300  # above the curve
 
 
+def test_more_actions_than_there_is_room_for_are_thin_bars():
+    drawn = QOverlay(list(map(str, range(150)))).draw(np.zeros((400, 100, 3), np.uint8), np.linspace(0, 1, 150), 149)
+    assert drawn.shape == (400, 340, 3)
+    assert len(set(pixels(drawn, BLUE)[0])) > 100
+
+
 def test_values_that_are_all_the_same_have_no_bars():
     drawn = QOverlay(["0", "1"]).draw(np.zeros((400, 100, 3), np.uint8), np.array([2.0, 2.0]), 0)
     assert drawn.shape == (400, 340, 3)
