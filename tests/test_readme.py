@@ -1,5 +1,6 @@
 """The tables of README and docs say what the code and the files in results/ say."""
 
+import csv
 import dataclasses
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from async_dqn.__main__ import COMMANDS
+from async_dqn.bench import soak
 from async_dqn.bench.tables import report
 from async_dqn.bench.trend import slope
 from async_dqn.bench.window import read_rows
@@ -290,8 +292,8 @@ def assert_same_picture(ours: Path, again: Path) -> None:
 
 
 def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path: Path) -> None:
-    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", SPEED)
-    assert found
+    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README + SPEED)
+    assert len(found) == 2
     for runs, picture in found:
         drawn = tmp_path / "drawn.png"
         run_plot([str(ROOT / run) for run in runs.split()], x="steps", smooth=100, output=str(drawn))
@@ -375,6 +377,36 @@ def test_memory_grows_by_what_is_said(worker: str, minute: int) -> None:
     ]
     value, low, high = slope([row["wall_seconds"] / 3600 for row in rows], [row["resident_mb"] for row in rows])
     assert f"| {worker} | {minute} | {value:.0f} [{low:.0f} - {high:.0f}] |" in SPEED
+
+
+def test_the_second_game_is_what_its_files_say() -> None:
+    run, text = ROOT / "results" / "boxing" / "run", " ".join(README.split())
+    summary, evaluation = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "evaluation"))
+    assert evaluation["checkpoint_env_steps"] == summary["env_steps"]
+    assert f"{summary['env_steps']:,} agent steps in {summary['wall_seconds'] / 60:.0f} minutes" in text
+    assert f"the last 100 games had a mean return of {summary['mean_return_100']:.1f}" in text
+    assert f"{evaluation['games']} greedy ones {evaluation['mean']:.1f} +- {evaluation['std']:.1f}" in text
+    rows = read_rows(run / "episodes.csv")
+    assert f"the first 100 {np.mean([row['episode_return'] for row in rows[:100]]):.1f}" in text
+
+
+def test_the_soak_says_what_its_samples_say() -> None:
+    folder = ROOT / "results" / "boxing"
+    data = json.loads((folder / "bench.json").read_text())
+    text = (folder / "bench.md").read_text()
+    assert text == report(data)
+    (table,) = tables(text)
+    assert table in SPEED
+    with open(folder / "soak.csv") as file:
+        samples = [
+            soak.Sample(float(row["seconds"]), row["process"], row["what"], float(row["value"]))
+            for row in csv.DictReader(file)
+        ]
+    settings = json.loads((folder / "run" / "config.json").read_text())["config"]
+    again = soak.report(samples, settings["replay_capacity"])
+    assert {name: value for name, value in again.items() if isinstance(value, str)} == {
+        name: value for name, value in data["soak"].items() if isinstance(value, str)
+    }
 
 
 @pytest.mark.parametrize("name", ["nature-1", "nature-2", "nature"])

@@ -202,7 +202,7 @@ def _errors_told(parent: _Parent) -> Iterator[None]:
 
 def _call(request: Mapping[str, Any], parent: _Parent) -> dict[str, float]:
     config = Config.from_dict(request["config"])
-    devices.hide_gpus(devices.gpu_of_worker(config.gpus, request["worker"], devices.visible_gpus(os.environ)))
+    devices.hide_gpus(devices.card_of_worker(config.gpus, request["worker"]))
     devices.configure_eager(config, request["num_threads"])
     module, _, name = request["function"].partition(":")
     arguments = request["arguments"] | ({"wait_for_start": parent.wait_for_start} if request["waits"] else {})

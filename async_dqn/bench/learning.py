@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.bench.case import Case
-from async_dqn.bench.processes import end_by_force
+from async_dqn.bench.processes import running
 from async_dqn.bench.work import Plan
 from async_dqn.config import make_config
 from async_dqn.errors import RunError
-from async_dqn.roles.supervisor import POLL_PERIOD, Task
+from async_dqn.roles.supervisor import POLL_PERIOD
 from async_dqn.run_directory import RunDirectory
 
 GOAL = 195.0  # mean return of 100 games
@@ -59,13 +59,15 @@ def learn(job: str, settings: Mapping[str, Any], seed: int, total_steps: int = _
         run = RunDirectory(Path(folder) / "run")
         flags = [f"--{name}={value}" for name, value in config.to_dict().items()]
         command = [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={run.path}"]
-        log = Path(folder) / "output.log"
-        task = Task("run", lambda restarts: command, max_restarts=0, lease=_DEADLINE, say=lambda line: None, log=log)
-        code = _run(task, Path(folder))
-        if code is None:
-            raise RunError(f"seed {seed}: had not ended after {_DEADLINE:.0f} s")
-        if code:
-            raise RunError(f"seed {seed}: exit code {code}: {task.last_words()}")
+        with running(command, Path(folder) / "output.log", Path(folder)) as task:
+            deadline = time.monotonic() + _DEADLINE
+            while not task.is_over:
+                if time.monotonic() > deadline:
+                    raise RunError(f"seed {seed}: had not ended after {_DEADLINE:.0f} s")
+                time.sleep(POLL_PERIOD)
+                task.poll()
+        if task.code:
+            raise RunError(f"seed {seed}: exit code {task.code}: {task.last_words()}")
         summary = json.loads(run.summary.read_text())
     is_reached = summary["solved_at_steps"] is not None
     return {
@@ -73,16 +75,3 @@ def learn(job: str, settings: Mapping[str, Any], seed: int, total_steps: int = _
         f"seconds to {GOAL:g}": summary["solved_at_seconds"] if is_reached else summary["wall_seconds"],
         "% of seeds that reached it": 100.0 * is_reached,
     }
-
-
-def _run(task: Task, folder: Path) -> int | None:
-    """Runs it to its end and leaves no process of it behind. Gives its exit code; None: its time was over."""
-    deadline = time.monotonic() + _DEADLINE
-    task.start()
-    try:
-        while not task.is_over and time.monotonic() < deadline:
-            time.sleep(POLL_PERIOD)
-            task.poll()
-        return task.code if task.is_over else None
-    finally:
-        end_by_force(task, folder)

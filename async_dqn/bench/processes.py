@@ -1,8 +1,9 @@
 """The processes of a program that is being measured: which there are, what each of them is, and their end."""
 
 import contextlib
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,22 @@ from async_dqn.roles.supervisor import INTERRUPTED, Task
 
 _POLL_PERIOD = 0.02  # seconds
 _END_DEADLINE = 30.0  # seconds from the signal until all processes are gone
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path, temporary: Path | None = None) -> Iterator[Task]:
+    """A program that runs meanwhile; no process of it is left behind, however the block ends.
+
+    Args:
+      log: where its output goes.
+      temporary: a folder that nobody else's processes name: those that do are its own, though their launcher is gone.
+    """
+    task = Task("program", lambda restarts: command, max_restarts=0, lease=math.inf, say=lambda line: None, log=log)
+    task.start()
+    try:
+        yield task
+    finally:
+        end_by_force(task, temporary)
 
 
 def role(command: Sequence[str]) -> str:
@@ -51,7 +68,7 @@ def end(task: Task) -> float:
     return time.monotonic() - begin
 
 
-def end_by_force(task: Task, folder: Path) -> None:
+def end_by_force(task: Task, temporary: Path | None = None) -> None:
     """Ends what still runs of a program, in order if that goes quickly; also what its launcher has left behind."""
     task.poll()
     processes = family(task.pid) if task.pid else []
@@ -60,7 +77,7 @@ def end_by_force(task: Task, folder: Path) -> None:
     while task.is_running and time.monotonic() < deadline:
         task.poll()
         time.sleep(_POLL_PERIOD)
-    left = [process for process in (*processes, *_naming(folder)) if _runs(process)]
+    left = [process for process in (*processes, *(_naming(temporary) if temporary else ())) if _runs(process)]
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -13,7 +13,7 @@ import psutil
 
 from async_dqn import environments
 from async_dqn.bench.case import Case
-from async_dqn.bench.processes import end, end_by_force, family, role
+from async_dqn.bench.processes import end, family, role, running
 from async_dqn.bench.window import Row, Sample, read_rows, values, window
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
@@ -113,21 +113,10 @@ def measure(program: Program, seconds: float, say: Callable[[str], None] = lambd
     """
     with tempfile.TemporaryDirectory(prefix="async-dqn-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        task = Task(
-            "program",
-            lambda restarts: program.command(folder),
-            max_restarts=0,
-            lease=_START_DEADLINE,
-            say=lambda line: None,
-            log=folder / LOG,
-        )
-        task.start()
-        try:
+        with running(program.command(folder), folder / LOG, folder) as task:
             found = _watch(task, program, folder, seconds, say)
             say("ending it")
             return found | {"seconds to end": end(task)}
-        finally:
-            end_by_force(task, folder)
 
 
 def _watch(task: Task, program: Program, folder: Path, seconds: float, say: Callable[[str], None]) -> dict[str, float]:

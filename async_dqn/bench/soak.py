@@ -11,20 +11,18 @@ from typing import Any, NamedTuple
 import psutil
 
 from async_dqn.bench import trend
-from async_dqn.bench.processes import family, role
+from async_dqn.bench.processes import end, family, role, running
 from async_dqn.bench.work import Plan, config
 from async_dqn.config import Config
 from async_dqn.csv_log import CsvWriter, last_rows
 from async_dqn.errors import RunError, UserError
-from async_dqn.roles import supervisor
-from async_dqn.roles.supervisor import INTERRUPTED, Task
+from async_dqn.roles.supervisor import Task
 from async_dqn.run_directory import RunDirectory
 
 RUN = "run"  # the name of the whole, beside those of its processes
 _NUM_SAMPLES = 150  # of a short run; a long one has more
 _SHORTEST_PERIOD, _LONGEST_PERIOD = 0.25, 5.0  # seconds between two samples
 _START_DEADLINE = 600.0  # seconds until it writes metrics
-_END_DEADLINE = 30.0  # seconds from the signal until all processes are gone
 _FULL = 1.1  # times the capacity of replay: so many steps fill every worker's
 _HOUR = 3600.0
 
@@ -100,33 +98,18 @@ def run(
     directory = RunDirectory(output / "run")
     if (output / "soak.csv").exists() or directory.path.exists():
         raise UserError(f"--output={output} holds a soak already; give another folder")
-    directory.path.mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)  # the run makes its own folder, which nobody else may read
     command = (program or _local)(settings, directory.path)
-    task = Task(
-        "soak",
-        lambda restarts: command,
-        max_restarts=0,
-        lease=_HOUR,
-        say=lambda line: None,
-        log=output / "soak.log",
-    )
-    writer = CsvWriter(output / "soak.csv", Sample._fields, plan.say)
     samples = []
-    task.start()
-    try:
+    with (
+        contextlib.closing(CsvWriter(output / "soak.csv", Sample._fields, plan.say)) as writer,
+        running(command, output / "soak.log") as task,
+    ):
         for sample in _watch(task, directory, 60 * minutes, plan.say):
             writer.write(sample._asdict())
             samples.append(sample)
         plan.say("ending it")
-        task.terminate()
-        supervisor.wait([task], _END_DEADLINE)
-        if task.code != INTERRUPTED:
-            raise RunError(f"when interrupted it {_end(task)}; exit code {INTERRUPTED} is right")
-    finally:
-        task.terminate()  # all its processes end with it
-        supervisor.wait([task], _END_DEADLINE)
-        supervisor.kill([task])
-        writer.close()
+        end(task)
     return report(samples, settings.replay_capacity)
 
 

@@ -36,11 +36,11 @@ def report(data: Mapping[str, Any]) -> str:
 
 
 def _origin(data: Mapping[str, Any]) -> str:
-    origin, plan = data["origin"], data["plan"]
+    origin = data["origin"]
     versions = ", ".join(f"{name} {version or '-'}" for name, version in origin["versions"].items())
     lines = [
         f"`{origin['command']}`, {origin['date']}",
-        f"work {plan['work']}; repetitions: {plan['repetitions']}, all cases in turn; windows of {plan['seconds']:g} s",
+        _what_was_measured(data),
         f"{origin['cpu']} ({', '.join(origin['cpu flags']) or 'no vector units known'}), {origin['cores']} cores, "
         f"{origin['memory GB']:g} GB; {origin['system']}",
         f"{versions}; revision {origin['git revision'] or 'unknown'}",
@@ -49,6 +49,18 @@ def _origin(data: Mapping[str, Any]) -> str:
         lines.append(f"{name}: {', '.join(f'{package} {version}' for package, version in found.items())}")
     lines.append("cells are the median of all repetitions and [least - most]")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _what_was_measured(data: Mapping[str, Any]) -> str:
+    plan, sections = data["plan"], {result["section"] for result in data["results"]}
+    words = []
+    if sections != {"learning"}:  # which has tasks of its own, each to its end
+        words.append(f"work {plan['work']}")
+    if sections:
+        words.append(f"repetitions: {plan['repetitions']}, all cases in turn")
+    if sections & {"programs", "scale"}:
+        words.append(f"windows of {plan['seconds']:g} s")
+    return "; ".join(words)
 
 
 def _warnings(data: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ def slope(times: Sequence[float], values: Sequence[float]) -> Slope:
     slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
     n = len(x)
     spread = _QUANTILE * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    low = max(0, math.floor((len(slopes) - spread) / 2))
+    low = max(0, math.floor((len(slopes) - spread) / 2) - 1)  # ranks count from 1
     high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
     return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]))
 

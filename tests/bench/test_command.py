@@ -98,7 +98,7 @@ def run(tmp_path, **options):
         (["--output=full/file"], ["--output=full/file", "not a folder", "no folder"]),
         (["--output=full/file/new"], ["--output=full/file/new"]),
         (["--output=" + "a" * 300], ["--output=aaa", "another folder"]),
-        (["--logdir=x"], ["--logdir=x", "--output"]),
+        (["--logdir=x"], ["'logdir'", "async-dqn bench --help"]),
         (["--env=pong"], ["env", "--help"]),
     ],
     ids=lambda value: " ".join(value)[:40] if value[0].startswith("--") else "",
@@ -239,11 +239,12 @@ def test_what_was_measured_before_an_interruption_is_kept(monkeypatch, tmp_path)
         raise KeyboardInterrupt
 
     use(monkeypatch, *Measured("acting").cases, Case("parts", "long", interrupt))
+    before = signal.getsignal(signal.SIGINT)
     code, said, data = run(tmp_path, repetitions=2)
     assert code == 130
     assert data["interrupted"] and [one["name"] for one in data["results"]] == ["acting"]
     assert "interrupted after 1 of 4 measurements" in said
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.usefixtures("quiet")

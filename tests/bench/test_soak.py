@@ -21,6 +21,7 @@ LEAKY = f"""
 import os, pathlib, signal, sys, time
 folder, megabytes, descriptors, seconds = sys.argv[1], *map(float, sys.argv[2:])
 signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
+os.makedirs(folder)
 begin, held, opened, steps = time.monotonic(), [], [], 0
 with open(pathlib.Path(folder) / "metrics.csv", "w", buffering=1) as metrics:
     print({",".join(METRIC_FIELDS)!r}, file=metrics)

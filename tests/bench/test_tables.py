@@ -210,6 +210,20 @@ def test_the_report_warns_of_what_makes_figures_worth_less(changes, words):
     assert words in tables.report(made)
 
 
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (["programs", "parts"], "work nature; repetitions: 3, all cases in turn; windows of 30 s"),
+        (["parts", "limit"], "work nature; repetitions: 3, all cases in turn"),
+        (["learning"], "repetitions: 3, all cases in turn"),
+        ([], "work nature"),
+    ],
+)
+def test_the_report_says_what_of_the_plan_was_used(sections, line):
+    text = tables.report(data([result(section, "a", 0, {"ms": 1.0}) for section in sections]))
+    assert f"\n- {line}\n" in text
+
+
 def test_the_report_of_nothing_has_no_empty_tables():
     text = tables.report(data([result("programs", "baseline", 0, error="no port")]))
     assert "failed" in text
