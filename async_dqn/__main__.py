@@ -13,7 +13,7 @@ from absl import flags
 
 from async_dqn import devices, pretrained
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
-from async_dqn.config import PRESETS, Config, make_config
+from async_dqn.config import DTYPES, PRESETS, Config, make_config
 from async_dqn.errors import RunError, UserError, one_line
 from async_dqn.progress import Progress
 from async_dqn.quiet import quiet_stderr
@@ -383,13 +383,14 @@ def _bench(call: Call) -> int:
     from async_dqn.bench.work import Plan
 
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
+    overrides = {} if values.compute_dtype is None else {"compute_dtype": values.compute_dtype}
     plan = Plan(
         work=values.work,
         is_quick=values.quick,
         seconds=seconds if values.seconds is None else values.seconds,
         num_ps=values.num_ps,
         num_workers=values.num_workers,
-        overrides={} if values.peer == "none" else {"gpus": "none"},  # peers compute on the CPU
+        overrides=overrides if values.peer == "none" else overrides | {"gpus": "none"},  # peers compute on the CPU
     )
     bench = Bench(
         plan,
@@ -586,6 +587,7 @@ COMMANDS = {
             ("repetitions", _Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", _Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", "What is learned."),
+            ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
             ("num_ps", _Whole(), 1, "Parameter servers of the cluster that is measured."),
             ("num_workers", _Whole(), 2, "Its workers."),
             ("soak_minutes", _Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),

@@ -134,8 +134,26 @@ def test_flags_become_a_bench(monkeypatch, tmp_path, arguments, expected):
     (made,) = seen
     assert (made.repetitions, made.plan.seconds, made.sections, made.plan.is_quick) == expected
     assert (made.plan.num_ps, made.plan.num_workers, made.plan.work) == (2, 3, "pong-fast")
+    assert made.plan.overrides == {}
     assert made.output.parent == Path("runs") and made.output.name.startswith("bench-")
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--compute_dtype=bfloat16"], {"compute_dtype": "bfloat16"}),
+        (["--peer=sb3"], {"gpus": "none"}),
+        (["--peer=sb3", "--compute_dtype=float32"], {"gpus": "none", "compute_dtype": "float32"}),
+    ],
+)
+def test_flags_replace_settings_of_the_work(monkeypatch, tmp_path, arguments, expected):
+    seen = []
+    monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
+    monkeypatch.setattr(command, "run_bench", lambda bench: seen.append(bench.plan.overrides) or 0)
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["bench", *arguments]) == 0
+    assert seen == [expected]
 
 
 def test_the_flags_allow_what_there_is():
