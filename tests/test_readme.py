@@ -100,6 +100,7 @@ def staleness_row(name: str, averages: str) -> str:
     [
         ("comparison/runs/standard-seed-0", "-"),
         ("standard-again", "-"),
+        ("standard-seed-1", "-"),
         ("comparison/runs/async-2-seed-0", "own"),
         ("one-worker", "own"),
         ("two-workers-long", "own"),
@@ -153,7 +154,7 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         json.loads((runs / f"{name}-seed-0" / "summary.json").read_text()) for name in ("standard", "async-2")
     )
     faster = cluster["steps_per_second"] / alone["steps_per_second"]
-    assert f"makes {faster:.2f} times the steps" in " ".join(README.split())
+    assert f"makes {faster:.2f} times the baseline's steps" in " ".join(README.split())
     assert f", {cluster['solved_at_steps']:,} and " in " ".join(SPEED.split())
     table = tables((runs.parent / "report.md").read_text())
     waiting = [
@@ -162,11 +163,15 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         for line in text.splitlines()
         if "async-2, seed 0: worker" in line
     ]
-    assert f"took {' to '.join(sorted(waiting[:2]))} %" in " ".join(README.split())
+    assert f"and {' to '.join(sorted(waiting[:2]))} % there" in " ".join(README.split())
     one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
     stopped = f"{one['mean_return_100']:.1f} {{}} after {one['env_steps']:,} steps"
     assert stopped.format("when it was stopped") in " ".join(README.split())
     assert stopped.replace(" {}", "") in " ".join(SPEED.split())
+    seed = json.loads((ROOT / "results" / "pong" / "standard-seed-1" / "summary.json").read_text())
+    assert seed["exit_reason"] == "interrupted" and not seed["solved_at_steps"]
+    quote = f"a mean of {seed['mean_return_100']:.1f} when it was stopped after {seed['env_steps']:,} steps"
+    assert f"{quote} and {seed['wall_seconds'] / 60:.0f} minutes" in " ".join(README.split())
 
 
 def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
@@ -239,7 +244,7 @@ def effects_row(half: int, label: str) -> str:
     return f"| with it less without, {label} | | {' | '.join(cells)} | | |"
 
 
-@pytest.mark.parametrize("name", [f"run-{number}" for number in range(1, 16)])
+@pytest.mark.parametrize("name", [f"run-{number}" for number in range(1, 20)])
 def test_what_the_settings_are_worth_is_what_the_files_say(name: str) -> None:
     assert settings_row(name) in SPEED
 
@@ -247,6 +252,27 @@ def test_what_the_settings_are_worth_is_what_the_files_say(name: str) -> None:
 @pytest.mark.parametrize(("half", "label"), [(0, "100 - 150"), (1, "150 - 200")])
 def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str) -> None:
     assert effects_row(half, label) in SPEED
+
+
+@pytest.mark.parametrize(
+    ("run", "low", "high", "quote"),
+    [
+        (
+            "settings/run-16",
+            280_000,
+            400_000,
+            "stayed between {:.1f} and {:.1f} points, by the mean of every 20,000 steps",
+        ),
+        ("standard-seed-1", 340_000, 780_000, "stayed between {:.1f} and {:.1f} points from 340,000 to 780,000 steps"),
+    ],
+)
+def test_a_plateau_is_where_the_files_have_it(run: str, low: int, high: int, quote: str) -> None:
+    rows = read_rows(ROOT / "results" / "pong" / run / "episodes.csv")
+    means = [
+        np.mean([row["episode_return"] for row in rows if begin <= row["env_steps"] < begin + 20_000])
+        for begin in range(low, high, 20_000)
+    ]
+    assert quote.format(min(means), max(means)) in " ".join(SPEED.split())
 
 
 def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
@@ -332,7 +358,7 @@ def test_the_comparison_is_reported_from_the_files(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["nature", "parts", "scale", "learning"])
+@pytest.mark.parametrize("name", ["nature", "nature-bfloat16", "parts", "scale", "learning"])
 def test_the_tables_of_the_benchmark_are_those_of_the_files(name: str) -> None:
     folder = ROOT / "results" / "bench" / name
     data = json.loads((folder / "bench.json").read_text())
@@ -409,17 +435,26 @@ def test_the_soak_says_what_its_samples_say() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["nature-1", "nature-2", "nature"])
-def test_the_ratios_of_each_time_the_benchmark_ran_are_those_of_the_files(name: str) -> None:
-    folder = ROOT / "results" / "bench" / name
-    data = json.loads((folder / "bench.json").read_text())
-    text = (folder / "bench.md").read_text()
-    assert text == report(data)
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| to ")]
-    ratios = {what: of_cluster for _, what, _, of_cluster, _ in rows}
-    when, repetitions = data["origin"]["date"].partition("T")[2][:5], data["plan"]["repetitions"]
+@pytest.mark.parametrize(("name", "dtype"), [("nature", "float32"), ("nature-bfloat16", "bfloat16")])
+def test_the_ratios_of_the_benchmark_are_those_of_the_files(name: str, dtype: str) -> None:
+    text = (ROOT / "results" / "bench" / name / "bench.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+    ratios = {row[1]: row[3] for row in rows if row[1].startswith("to ")}
+    speed, *_ = (row[2] for row in rows if row[1] == "local, 1 ps + 2 workers")
     cells = [
-        f"{when} UTC, {repetitions} repetitions",
-        *(ratios[f"to {of}"] for of in ("baseline", f"{SB3}, 8 environments", "learner only, 2 processes, float32")),
+        *(dtype, speed, ratios["to baseline"], ratios[f"to {SB3}, 8 environments"]),
+        ratios[f"to learner only, 2 processes, {dtype}"],
     ]
     assert f"| {' | '.join(cells)} |" in README
+    assert f"{cells[3].partition(' ')[0]} times" in README
+    if dtype == "float32":
+        waiting = sorted(
+            row[7].partition(" ")[0]
+            for row in rows
+            if row[1].startswith("local, 1 ps + 2 workers: worker") and len(row) == 10
+        )
+        assert f"took {' to '.join(waiting)} % of a worker's cycle here" in " ".join(README.split())
+        several, one = (
+            float(row[2].partition(" ")[0]) for row in rows if row[1].startswith("learner only") and dtype in row[1]
+        )
+        assert f"compute {several / one:.2f} times the minibatches" in SPEED

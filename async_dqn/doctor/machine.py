@@ -115,6 +115,25 @@ def check_cores(config: Config, here: Here, cores: float) -> Iterable[Result]:
         yield Result("ok", "cores", found)
 
 
+def check_dtype(config: Config, flags: str, num_gpus: int | None) -> Iterable[Result]:
+    """What the network computes in, against what this processor is good at.
+
+    Args:
+      flags: the processor's instructions, as /proc/cpuinfo has them.
+      num_gpus: that TensorFlow sees; None where it does not work. With any it is not the processor that computes.
+    """
+    found, has_units = config.compute_dtype, "amx_bf16" in flags.split()
+    if num_gpus and config.gpus != "none":
+        yield Result("ok", "dtype", found)
+    elif found == "bfloat16" and not has_units:
+        remedy = "leave out --compute_dtype=bfloat16; bench --sections=limit measures both"
+        yield Result("warning", "dtype", "bfloat16, which may be slower than float32 without amx_bf16", remedy)
+    elif found == "float32" and has_units and config.network != "mlp":
+        yield Result("ok", "dtype", "float32; this processor has amx_bf16, which --compute_dtype=bfloat16 uses")
+    else:
+        yield Result("ok", "dtype", found)
+
+
 def usable_cores() -> float:
     """Cores that this process may use: the machine's, its affinity's or its control group's."""
     cores = float(len(os.sched_getaffinity(0)))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TextIO
 
+from async_dqn import provenance
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.doctor import cluster, gpus, hosts, machine, software
@@ -53,6 +54,7 @@ def run_doctor(
         ("memory", lambda: machine.check_memory(config, here.result(), problem.result())),
         ("disk", lambda: machine.check_disk(config, path, here.result(), _unless_failed(problem), resume=resume)),
         ("cores", lambda: machine.check_cores(config, here.result(), machine.usable_cores())),
+        ("dtype", lambda: machine.check_dtype(config, provenance.cpu_info().get("flags", ""), tensorflow.result()[1])),
         ("load", lambda: machine.check_load(os.getloadavg()[0], os.cpu_count() or 1)),
         ("open files", lambda: machine.check_files(config, here.result(), resource.getrlimit(resource.RLIMIT_NOFILE))),
         ("processes", lambda: machine.check_processes(here.result(), machine.process_limits(), machine.usable_cores())),

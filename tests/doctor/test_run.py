@@ -18,8 +18,8 @@ def test_every_line_of_a_whole_run_is_well_formed(tmp_path):
     output = io.StringIO()
     code = run_doctor(CARTPOLE, None, RunDirectory(tmp_path / "run"), deadline=120, output=output)
     *lines, summary = output.getvalue().splitlines()
-    things = ["Python", "packages", "TensorFlow", "GPU", "environment", "memory", "disk", "cores", "load", "open files"]
-    things += ["processes", "clock", "ports", "private network"]
+    things = ["Python", "packages", "TensorFlow", "GPU", "environment", "memory", "disk", "cores", "dtype", "load"]
+    things += ["open files", "processes", "clock", "ports", "private network"]
     assert [line[9 : 9 + len("private network")].strip() for line in lines] == things
     assert all(line.startswith(("ok ", "warning ", "failure ")) for line in lines)
     assert all((" -> " in line) != line.startswith("ok ") for line in lines)
