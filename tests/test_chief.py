@@ -1,6 +1,7 @@
 """Tests of async_dqn.roles.chief on a store in this process: what it writes when something went wrong."""
 
 import io
+import json
 import math
 import time
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from fakes import local_client, make_store
 from async_dqn import checkpoints
 from async_dqn.config import make_config
 from async_dqn.csv_log import rows
+from async_dqn.errors import Outage
 from async_dqn.parameters import Counters, EpisodeReport
 from async_dqn.progress import Progress
 from async_dqn.roles.chief import Chief
@@ -60,6 +62,23 @@ def test_games_of_steps_that_were_lost_do_not_count(parts):
     store.report_episodes([played])
     chief.finish("finished")
     assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7.0]
+
+
+def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recovery(parts, monkeypatch):
+    run, store, chief, _ = parts
+    chief._offset = 100.0  # seconds of an earlier process
+
+    def fail(counts):
+        raise Outage("again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add_counts", fail)
+        with pytest.raises(Outage):
+            chief.go_on_from(None)
+    chief.go_on_from(None)
+    assert chief.wall_seconds >= 100.0
+    chief.finish("finished")
+    assert json.loads(run.summary.read_text())["ps_recoveries"] == 1
 
 
 @pytest.mark.parametrize("is_live", [False, True])

@@ -57,11 +57,14 @@ def test_the_second_signal_ends_it_at_once():
     [
         ([signals.ASK], (0, "saved\n")),
         ([signal.SIGTERM, signals.ASK], (0, "saved\n")),  # to a whole tree of processes, then from the launcher
-        ([signals.ASK, signal.SIGTERM], (130, "")),  # from the launcher, which has then died of a second one
+        ([signals.ASK, signal.SIGTERM], (0, "saved\n")),  # likewise, where the launcher was quicker
+        ([signals.ASK, signal.SIGTERM, signal.SIGTERM], (130, "")),
         ([signal.SIGTERM, signals.ASK, signal.SIGINT], (130, "")),
         ([signals.DIED, signals.DIED], (0, "saved\n")),  # of a launcher of several threads
         ([signals.ASK, signals.DIED], (130, "")),  # of a launcher that asked, and ended at once after a second signal
-        ([signals.DIED, signal.SIGTERM], (130, "")),
+        ([signal.SIGTERM, signals.ASK, signals.DIED], (130, "")),
+        ([signals.DIED, signal.SIGTERM], (0, "saved\n")),  # a batch system ends what a launcher that was killed left
+        ([signals.DIED, signal.SIGTERM, signal.SIGINT], (130, "")),
     ],
 )
 def test_a_launcher_that_passes_on_what_everyone_has_heard_is_no_second_signal(numbers, expected):

@@ -36,8 +36,9 @@ def cases(plan: Plan) -> list[Case]:
     """CartPole-v1, whatever the plan's work is; every repetition has a seed of its own, the same for all cases."""
     cluster = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
     variants = _VARIANTS | {"deltas of 1, twice the workers": {"local_steps": 1, "num_workers": 2 * plan.num_workers}}
-    jobs: dict[str, tuple[str, dict[str, Any]]] = {"baseline": ("baseline", {})}
-    jobs |= {f"local, {name}": ("local", cluster | variant) for name, variant in variants.items()}
+    shared = dict(plan.overrides)
+    jobs: dict[str, tuple[str, dict[str, Any]]] = {"baseline": ("baseline", shared)}
+    jobs |= {f"local, {name}": ("local", shared | cluster | variant) for name, variant in variants.items()}
     return [
         Case("learning", name, functools.partial(_next_seed, job, settings, itertools.count()))
         for name, (job, settings) in jobs.items()

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 
 from async_dqn.errors import RunError
 from async_dqn.progress import count
+from async_dqn.roles import signals
 from async_dqn.roles.supervisor import INTERRUPTED, Task
 
 _POLL_PERIOD = 0.02  # seconds
@@ -24,7 +26,15 @@ def running(command: Sequence[str], log: Path, temporary: Path | None = None) ->
       log: where its output goes.
       temporary: a folder that nobody else's processes name: those that do are its own, though their launcher is gone.
     """
-    task = Task("program", lambda restarts: command, max_restarts=0, lease=math.inf, say=lambda line: None, log=log)
+    task = Task(
+        "program",
+        lambda restarts: command,
+        max_restarts=0,
+        lease=math.inf,
+        say=lambda line: None,
+        log=log,
+        ask=signals.ASK if "async_dqn" in command else signal.SIGTERM,
+    )
     task.start()
     try:
         yield task

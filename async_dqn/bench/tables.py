@@ -54,7 +54,7 @@ def _origin(data: Mapping[str, Any]) -> str:
 def _what_was_measured(data: Mapping[str, Any]) -> str:
     plan, sections = data["plan"], {result["section"] for result in data["results"]}
     words = []
-    if sections != {"learning"}:  # which has tasks of its own, each to its end
+    if sections != {"learning"} or data.get("soak"):  # learning has tasks of its own, each to its end
         words.append(f"work {plan['work']}")
     if sections:
         words.append(f"repetitions: {plan['repetitions']}, all cases in turn")

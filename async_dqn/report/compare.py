@@ -62,6 +62,8 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     plan = comparison.trials()
     known = experiment.begin(comparison.folder, comparison.config, machine.describe())
     with RunDirectory(comparison.folder).claimed(progress.say) as inherited:  # two runs at a time spoil both's figures
+        if should_stop.is_set():  # while it waited for the folder
+            return INTERRUPTED
         progress.say(f"{experiment.summary_line(plan)}; report in {comparison.folder / 'report.html'}")
         codes = []
         for trial, code in experiment.run_all(

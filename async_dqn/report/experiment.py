@@ -115,9 +115,7 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> dict[st
 
 
 def _check_settings(folder: Path, known: Any, wanted: Mapping[str, Any]) -> None:
-    if not isinstance(known, dict):
-        raise ValueError("no settings")
-    if not known:
+    if not isinstance(known, dict) or not known:
         raise ValueError("no settings")
     defaults = Config().to_dict()
     for name, value in wanted.items():

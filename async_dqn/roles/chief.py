@@ -81,11 +81,11 @@ class Chief:
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
         """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
         config, run = self._config, self._run
+        counters = self._store.add_counts(Counters())  # first: if it fails, nothing has been taken up yet
         self._tracker = EpisodeTracker(config.stop_at_return)
         self._num_episodes = 0
         self._started = time.monotonic()
         self._offset = 0.0
-        counters = self._store.add_counts(Counters())
         if restored is not None:
             self._tracker.restore(restored["episodes"])
             self._num_episodes = restored["num_episodes"]
@@ -128,12 +128,13 @@ class Chief:
     def go_on_from(self, restored: Mapping[str, Any] | None) -> None:
         """After the store was put back to a checkpoint (None: to the start) in the middle of the run."""
         wall_seconds, before = self.wall_seconds, self._client.counters.env_steps
-        self._ps_recoveries += 1
-        faults = self._faults() | {"restarts": 0}  # those are still in the ledger
+        num_recoveries = self._ps_recoveries + 1
+        faults = self._faults() | {"restarts": 0, "ps_recoveries": num_recoveries}  # restarts are still in the ledger
         self._metrics.close()
         self._episodes.close()
         self._store.take_episodes()  # of games that the run no longer contains
         self._begin(None if restored is None else dict(restored) | {"faults": faults}, is_live=False)
+        self._ps_recoveries = num_recoveries
         self._offset = wall_seconds  # what was lost has taken its time all the same
         now = self._store.add_counts(Counters()).env_steps
         self._progress.say(

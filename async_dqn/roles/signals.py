@@ -14,21 +14,25 @@ DIED = ASK + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGHUP
 
 
 def install() -> threading.Event:
-    """Sets handlers and gives the event that the first signal sets. Main thread only."""
+    """Sets handlers and gives the event that the first signal sets. Main thread only.
+
+    What ends the process at once is a second SIGINT or SIGTERM, or that a launcher has died after it had asked: of its
+    own second one. A launcher that was killed has asked nobody, and batch systems send SIGTERM to whoever it leaves.
+    """
     stop = threading.Event()
-    num_signals = 0
-    is_orphan = False
+    num_direct = 0
+    was_asked = has_begun = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal num_signals, is_orphan
+        nonlocal num_direct, was_asked, has_begun
         del frame
-        if (number == ASK and num_signals) or (number == DIED and is_orphan):
-            return
-        is_orphan = number == DIED
-        num_signals += 1
-        if num_signals > 1:  # not stop.is_set(): a parameter server may have asked for the end before
+        num_direct += number in (signal.SIGINT, signal.SIGTERM)
+        if num_direct > 1 or (number == DIED and was_asked):
             os._exit(130)
-        stop.set()
+        was_asked |= number == ASK
+        if not has_begun:  # not stop.is_set(): a parameter server may have asked for the end before
+            has_begun = True
+            stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM, ASK, DIED):
         signal.signal(number, handle)

@@ -282,7 +282,8 @@ class _Worker:
             elif now - self._joined_at > self._config.ps_deadline:
                 awaited = {"active"}  # of those the leases take care
             if not any(state in awaited for state in states[1:]):
-                return [worker for worker, state in enumerate(states) if worker and state != "done"]
+                never_lost = {"done", "vacant"} if is_urgent else {"done"}  # who has not come yet is none the worse
+                return [worker for worker, state in enumerate(states) if worker and state not in never_lost]
             time.sleep(0.05)
 
     def _fail(self, error: RunFailed, client: TravellingClient) -> None:
@@ -314,6 +315,7 @@ class _Worker:
                     self._joined_at = time.monotonic()
                 if self._chief and has_restored:
                     self._chief.go_on_from(self._start.restored)
+                    has_restored = False
                 client.restart(rolled_back=rolled_back)
                 if rolled_back:
                     learner.forget_games()

@@ -29,6 +29,15 @@ def test_the_cluster_is_the_plan_s(monkeypatch):
     assert {one["local_steps"] for one in asked[1:]} >= {0, 4, 8}
 
 
+def test_settings_of_the_plan_are_everyone_s_but_for_what_a_case_changes(monkeypatch):
+    asked = []
+    monkeypatch.setattr(learning, "learn", lambda job, settings, seed: asked.append(settings) or {})
+    for case in learning.cases(Plan(overrides={"compute_dtype": "bfloat16", "wire_dtype": "float32"})):
+        case.measure()
+    assert {one["compute_dtype"] for one in asked} == {"bfloat16"}
+    assert sorted({one["wire_dtype"] for one in asked}) == ["bfloat16", "float32"]
+
+
 def test_a_goal_that_was_not_reached_counts_as_the_whole_budget():
     found = learning.learn("baseline", {}, seed=0, total_steps=1_100)
     assert found["steps to 195"] == 1_100

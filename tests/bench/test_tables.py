@@ -224,6 +224,11 @@ def test_the_report_says_what_of_the_plan_was_used(sections, line):
     assert f"\n- {line}\n" in text
 
 
+def test_the_report_names_the_work_of_a_soak_beside_the_learning():
+    made = data([result("learning", "a", 0, {"ms": 1.0})]) | {"soak": {"verdict": "steady"}}
+    assert "\n- work nature; repetitions: 3, all cases in turn\n" in tables.report(made)
+
+
 def test_the_report_of_nothing_has_no_empty_tables():
     text = tables.report(data([result("programs", "baseline", 0, error="no port")]))
     assert "failed" in text
