@@ -275,6 +275,20 @@ def test_a_plateau_is_where_the_files_have_it(run: str, low: int, high: int, quo
     assert quote.format(min(means), max(means)) in " ".join(SPEED.split())
 
 
+def test_a_higher_rate_came_off_the_plateau_as_the_files_have_it() -> None:
+    folder = ROOT / "results" / "pong" / "standard-seed-1-higher-rate"
+    assert json.loads((folder / "config.json").read_text())["config"]["final_learning_rate"] == 1e-4
+    rows = read_rows(folder / "episodes.csv")
+    before = read_rows(folder.with_name("standard-seed-1") / "episodes.csv")
+    assert [row["episode_return"] for row in rows[: len(before)]] == [row["episode_return"] for row in before]
+    first, last = (
+        np.mean([row["episode_return"] for row in rows if begin <= row["env_steps"] < begin + 80_000])
+        for begin in (780_000, 1_020_000)
+    )
+    quote = f"{first:.1f} points from 780,000 to 860,000 steps, {last:.1f} from 1,020,000 to 1,100,000"
+    assert quote in " ".join(SPEED.split())
+
+
 def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
     pong, text = ROOT / "results" / "pong", " ".join(SPEED.split())
     alone, two, again = (
