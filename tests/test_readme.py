@@ -26,9 +26,11 @@ from async_dqn.report.plot import run_plot
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SB3 = "Stable-Baselines3 DQN"
-SPEED, FAULTS, REFERENCE, DESIGN = (
-    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("speed", "faults", "reference", "design")
-)
+DOCS = [
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("speed", "learning", "faults", "reference", "design")
+]
+SPEED, LEARNING, FAULTS, REFERENCE, DESIGN = DOCS
 
 
 def preset_table() -> str:
@@ -74,7 +76,7 @@ def test_the_preset_table_is_the_code_s() -> None:
     ],
 )
 def test_the_results_are_those_of_the_files(name: str, label: str) -> None:
-    assert result_row(name, label) in SPEED
+    assert result_row(name, label) in LEARNING
 
 
 def staleness_row(name: str, averages: str) -> str:
@@ -118,7 +120,7 @@ def staleness_row(name: str, averages: str) -> str:
     ],
 )
 def test_what_staleness_costs_is_what_the_files_say(run: str, averages: str) -> None:
-    assert staleness_row(run, averages) in SPEED
+    assert staleness_row(run, averages) in LEARNING
 
 
 def test_what_short_deltas_cost_is_what_the_files_say() -> None:
@@ -129,12 +131,12 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
     alone = json.loads((pong / "standard-again" / "summary.json").read_text())
     speeds = [f"{found['env_steps'] / found['wall_seconds']:.0f}" for found in (short, again, alone)]
     text = "{} steps/s instead of {} on the same day, when the baseline made {},".format(*speeds)
-    assert text in " ".join(SPEED.split())
+    assert text in " ".join(LEARNING.split())
     last = [read_rows(pong / "two-workers-short" / f"worker-{worker}" / "metrics.csv")[-1] for worker in (0, 1)]
     seconds = [{name: value for name, value in row.items() if name.startswith("seconds_")} for row in last]
     shares = {f"{100 * one['seconds_waiting'] / sum(one.values()):.0f}" for one in seconds}
     low, high = sorted(shares)
-    assert f"{low} to {high} %" in SPEED
+    assert f"{low} to {high} %" in LEARNING
 
 
 def test_the_short_runs_quoted_are_those_of_the_files() -> None:
@@ -145,7 +147,7 @@ def test_the_short_runs_quoted_are_those_of_the_files() -> None:
         quote = f"{summary['solved_at_steps']:,} steps and {summary['solved_at_seconds'] / 60:.1f} minutes"
         assert quote in " ".join(README.split())
         greedy.append(f"{evaluation['mean']:.1f}")
-    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[2]})" in " ".join(SPEED.split())
+    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[2]})" in " ".join(LEARNING.split())
 
 
 def test_the_comparison_is_quoted_as_its_files_say() -> None:
@@ -155,7 +157,7 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     )
     faster = cluster["steps_per_second"] / alone["steps_per_second"]
     assert f"makes {faster:.2f} times the baseline's steps" in " ".join(README.split())
-    assert f", {cluster['solved_at_steps']:,} and " in " ".join(SPEED.split())
+    assert f", {cluster['solved_at_steps']:,} and " in " ".join(LEARNING.split())
     table = tables((runs.parent / "report.md").read_text())
     waiting = [
         line.split("|")[-2].strip(" %")
@@ -167,7 +169,7 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
     stopped = f"{one['mean_return_100']:.1f} {{}} after {one['env_steps']:,} steps"
     assert stopped.format("when it was stopped") in " ".join(README.split())
-    assert stopped.replace(" {}", "") in " ".join(SPEED.split())
+    assert stopped.replace(" {}", "") in " ".join(LEARNING.split())
     seed = json.loads((ROOT / "results" / "pong" / "standard-seed-1" / "summary.json").read_text())
     assert seed["exit_reason"] == "interrupted" and not seed["solved_at_steps"]
     quote = f"a mean of {seed['mean_return_100']:.1f} when it was stopped after {seed['env_steps']:,} steps"
@@ -180,11 +182,11 @@ def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
         json.loads((pong / name / "summary.json").read_text()) for name in ("two-workers-again", "four-workers")
     )
     assert again["exit_reason"] == "interrupted" and again["mean_return_100"] < 5
-    assert f"still far from it after {again['env_steps']:,} another time" in SPEED
-    assert f"{four['steps_lost']:,} steps were made again" in " ".join(SPEED.split())
+    assert f"still far from it after {again['env_steps']:,} another time" in LEARNING
+    assert f"{four['steps_lost']:,} steps were made again" in " ".join(LEARNING.split())
     short = json.loads((pong / "four-workers-short" / "summary.json").read_text())
     quote = f"a mean of {short['mean_return_100']:.1f} when they were stopped after {short['env_steps']:,} steps"
-    assert quote in " ".join(SPEED.split()) and quote in " ".join(README.split())
+    assert quote in " ".join(LEARNING.split()) and quote in " ".join(README.split())
 
 
 def test_the_baseline_played_the_same_games_again() -> None:
@@ -201,7 +203,7 @@ def test_how_small_deltas_learned_is_what_the_files_say(run: str) -> None:
     found = json.loads((ROOT / "results" / "cartpole" / run / "summary.json").read_text())
     assert found["env_steps"] == 30_000
     cells = f"{found['mean_return_100']:.1f} | {found['wall_seconds']:.0f}"
-    assert f"| `{run}`, {found['num_ps']} ps | {cells} |" in SPEED
+    assert f"| `{run}`, {found['num_ps']} ps | {cells} |" in LEARNING
 
 
 TRIED = {
@@ -246,12 +248,12 @@ def effects_row(half: int, label: str) -> str:
 
 @pytest.mark.parametrize("name", [f"run-{number}" for number in range(1, 20)])
 def test_what_the_settings_are_worth_is_what_the_files_say(name: str) -> None:
-    assert settings_row(name) in SPEED
+    assert settings_row(name) in LEARNING
 
 
 @pytest.mark.parametrize(("half", "label"), [(0, "100 - 150"), (1, "150 - 200")])
 def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str) -> None:
-    assert effects_row(half, label) in SPEED
+    assert effects_row(half, label) in LEARNING
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_a_plateau_is_where_the_files_have_it(run: str, low: int, high: int, quo
         np.mean([row["episode_return"] for row in rows if begin <= row["env_steps"] < begin + 20_000])
         for begin in range(low, high, 20_000)
     ]
-    assert quote.format(min(means), max(means)) in " ".join(SPEED.split())
+    assert quote.format(min(means), max(means)) in " ".join(LEARNING.split())
 
 
 def test_a_higher_rate_came_off_the_plateau_as_the_files_have_it() -> None:
@@ -286,11 +288,11 @@ def test_a_higher_rate_came_off_the_plateau_as_the_files_have_it() -> None:
         for begin in (780_000, 1_020_000)
     )
     quote = f"{first:.1f} points from 780,000 to 860,000 steps, {last:.1f} from 1,020,000 to 1,100,000"
-    assert quote in " ".join(SPEED.split())
+    assert quote in " ".join(LEARNING.split())
 
 
 def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
-    pong, text = ROOT / "results" / "pong", " ".join(SPEED.split())
+    pong, text = ROOT / "results" / "pong", " ".join(LEARNING.split())
     alone, two, again = (
         json.loads((pong / f"nodouble-{name}" / "summary.json").read_text())
         for name in ("standard", "two-workers", "two-workers-again")
@@ -307,7 +309,7 @@ def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
 
 
 def test_every_command_and_flag_named_exists() -> None:
-    flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", README + SPEED + FAULTS + REFERENCE + DESIGN)) - {"help"}
+    flags = set(re.findall(r"(?<![\w-])--([a-z_]+)", "".join([README, *DOCS]))) - {"help"}
     known = {field.name for field in dataclasses.fields(Config)}
     known |= {option[0] for command in COMMANDS.values() for option in command.options}
     known |= {"preset", "resume", "logdir", "verbose", "cluster_spec", "task_index"}
@@ -332,7 +334,7 @@ def assert_same_picture(ours: Path, again: Path) -> None:
 
 
 def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path: Path) -> None:
-    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README + SPEED)
+    found = re.findall(r"`launch/plot\.sh ([^`]+) --output=([^`]+)`", README + SPEED + LEARNING)
     assert len(found) == 2
     for runs, picture in found:
         drawn = tmp_path / "drawn.png"
@@ -381,8 +383,8 @@ def test_the_tables_of_the_benchmark_are_those_of_the_files(name: str) -> None:
     found = tables(text)
     assert len(found) >= 1
     for table in found:
-        assert table in SPEED, table
-    assert data["origin"]["command"].removeprefix("async-dqn bench ").partition(" --output")[0] in SPEED
+        assert table in SPEED + LEARNING, table
+    assert data["origin"]["command"].removeprefix("async-dqn bench ").partition(" --output")[0] in SPEED + LEARNING
 
 
 @pytest.mark.parametrize("name", ["cartpole", "pong"])

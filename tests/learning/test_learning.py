@@ -49,11 +49,14 @@ def test_the_baseline_learns(baseline):
 @pytest.mark.cluster
 @pytest.mark.parametrize(("num_ps", "num_workers"), [(1, 2), (2, 3)])
 def test_a_cluster_learns(start, num_ps, num_workers):
-    sizes = [f"--num_ps={num_ps}", f"--num_workers={num_workers}"]
-    run = _trained(start, f"local-{num_ps}-{num_workers}", "local", *CARTPOLE, *sizes)
-    _assert_learned(run)
+    """As far as the goal: no order of updates is like another, and one run in many needs twice the usual steps."""
+    flags = [f"--num_ps={num_ps}", f"--num_workers={num_workers}", "--total_steps=60000", f"--stop_at_return={GOAL}"]
+    run = _trained(start, f"local-{num_ps}-{num_workers}", "local", *CARTPOLE, *flags)
     summary = json.loads(run.summary.read_text())
     assert (summary["num_ps"], summary["num_workers"]) == (num_ps, num_workers)
+    assert summary["exit_reason"] == "solved"
+    assert summary["best_mean_return_100"] >= GOAL
+    assert summary["env_steps"] < 60_000
 
 
 def test_a_trained_agent_plays_well_by_itself(start, baseline):
