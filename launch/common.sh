@@ -2,7 +2,8 @@
 # Sourced by every launch script: sets ROOT and VENV, and makes the virtual environment on first use.
 #
 # Needs nothing but Python 3.10 to 3.13 and pip. Installs the exact versions of requirements.lock into .venv/ of this
-# checkout, and again when the lock changes or an earlier set-up was cut short; the log is .venv/setup.log.
+# checkout, and again when the lock changes, an earlier set-up was cut short or the environment's Python has gone; the log
+# is .venv/setup.log.
 #
 #   ASYNC_DQN_PYTHON   the Python to make it with, when `python3` is not the one (remove .venv/ to change it later)
 
@@ -23,6 +24,10 @@ find_python() {
   if [[ -n ${ASYNC_DQN_PYTHON:-} ]]; then
     candidates=("$ASYNC_DQN_PYTHON")
   fi
+  # Not the environment's own, where that is activated: starting over removes it.
+  local PATH=":$PATH:"
+  PATH=${PATH//":$VENV/bin:"/:}
+  PATH=${PATH#:} PATH=${PATH%:}
   for candidate in "${candidates[@]}"; do
     if "$candidate" -c "$fits" >/dev/null 2>&1; then
       "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
@@ -46,6 +51,11 @@ found_stamp() {
   cat "$VENV/setup.stamp" 2>/dev/null || true
 }
 
+# The stamp alone is not enough: a Python that was removed, or replaced by the next one, takes the packages with it.
+is_ready() {
+  [[ $(found_stamp) == "$(wanted_stamp)" ]] && "$VENV/bin/python" -c 'import async_dqn' 2>/dev/null
+}
+
 install() {
   local python=$1
   set -x
@@ -60,21 +70,23 @@ set_up() {
   python=$(find_python)
   mkdir -p "$VENV"
   # Two scripts started at once: the second waits for the first, then finds its work done. The lock belongs to file
-  # descriptor 9, so the kernel lets go of it however this process ends.
+  # descriptor 9, so the kernel lets go of it however this process ends. A file system without locks does without.
   exec 9>"$VENV/setup.lock"
   "$python" -c '
-import fcntl
-try:
-    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except BlockingIOError:
-    print("Waiting for another set-up of .venv to end ...", flush=True)
-    fcntl.flock(9, fcntl.LOCK_EX)' >&2
-  stamp=$(found_stamp)
-  if [[ $stamp != "$(wanted_stamp)" ]]; then
-    # Whatever cannot be mended is started from scratch: a set-up cut short, an environment that moved with its folder
-    # or lost its Python. Otherwise the lock has changed, or someone made .venv by hand.
-    if [[ -n $stamp && $stamp != "$ROOT "* ]] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
-      find "$VENV" -mindepth 1 -maxdepth 1 ! -name setup.lock -exec rm -rf {} +
+import contextlib, fcntl
+with contextlib.suppress(OSError):
+    try:
+        fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("Waiting for another set-up of .venv to end ...", flush=True)
+        fcntl.flock(9, fcntl.LOCK_EX)' >&2
+  if ! is_ready; then
+    stamp=$(found_stamp)
+    # Whatever cannot be mended is started from scratch: a set-up cut short, an environment that moved with its folder,
+    # lost its Python or has all but the program. Otherwise the lock has changed, or someone made .venv by hand.
+    if [[ -n $stamp && $stamp != "$ROOT "* || $stamp == "$(wanted_stamp)" ]] ||
+      ! "$VENV/bin/python" -c '' 2>/dev/null; then
+      find "$VENV/" -mindepth 1 -maxdepth 1 ! -name setup.lock -exec rm -rf {} +
     fi
     echo "Setting up .venv (one time, about a minute) ..." >&2
     echo unfinished >"$VENV/setup.stamp"
@@ -87,6 +99,6 @@ except BlockingIOError:
   exec 9>&-
 }
 
-if [[ $(found_stamp) != "$(wanted_stamp)" ]]; then
+if ! is_ready; then
   set_up
 fi

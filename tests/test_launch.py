@@ -31,6 +31,7 @@ FAKE_PYTHON = """\
         bin=$(dirname "$0")
         printf '#!/usr/bin/env bash\\npwd -P; printf "<%%s>" "$@"; exit 7\\n' >"$bin/async-dqn"
         chmod +x "$bin/async-dqn" ;;
+      *"import async_dqn"*) [[ -x $(dirname "$0")/async-dqn ]] ;;
       *) exec "$REAL_PYTHON" "$@" ;;
     esac
 """
@@ -143,6 +144,39 @@ def test_killed_set_up_is_redone(checkout):
     assert checkout.installs() == 0
     assert checkout.run()[0] == 7
     assert checkout.installs() == 1
+
+
+@pytest.mark.parametrize("lost", ["python", "async-dqn"])
+def test_environment_that_lost_its_python_or_its_packages_is_set_up_anew(checkout, lost):
+    checkout.run()
+    (checkout.root / ".venv/bin" / lost).unlink()
+    (checkout.root / ".venv/left-over").touch()
+    assert checkout.run()[0] == 7
+    assert checkout.installs() == 2
+    assert not (checkout.root / ".venv/left-over").exists()
+
+
+def test_environment_behind_a_link_is_emptied_too(checkout):
+    store = checkout.elsewhere / "store"
+    store.mkdir()
+    (checkout.root / ".venv").symlink_to(store)
+    checkout.run(FAKE_PIP="fail")
+    (store / "left-over").touch()
+    assert checkout.run()[0] == 7
+    assert not (store / "left-over").exists()
+
+
+def test_the_environments_own_python_is_not_what_makes_it(checkout):
+    checkout.run()
+    own = checkout.root / ".venv/bin"
+    (own / "python3").symlink_to("python")
+    tools = checkout.elsewhere / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(checkout.python)
+    (own / "async-dqn").unlink()
+    path = f"{own}:{tools}:{os.environ['PATH']}"
+    assert checkout.run(ASYNC_DQN_PYTHON="", PATH=path)[0] == 7
+    assert checkout.installs() == 2
 
 
 def test_moved_checkout_is_set_up_anew(checkout):
