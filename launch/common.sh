@@ -53,7 +53,7 @@ found_stamp() {
 
 # The stamp alone is not enough: a Python that was removed, or replaced by the next one, takes the packages with it.
 is_ready() {
-  [[ $(found_stamp) == "$(wanted_stamp)" ]] && "$VENV/bin/python" -c 'import async_dqn' 2>/dev/null
+  [[ $(found_stamp) == "$(wanted_stamp)" ]] && "$VENV/bin/python" -I -c 'import async_dqn' 2>/dev/null
 }
 
 install() {
