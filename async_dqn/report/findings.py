@@ -149,7 +149,8 @@ def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *,
     if num_over < num_planned:
         blocks.append(Text([f"Not complete: {count(num_over, 'run')} of {num_planned} so far."]))
     blocks += [Text([line]) for line in _differences(found)]
-    notes = [f"{one.trial.title}: {'; '.join(one.run.notes)}" for one in found if one.run.notes]
+    noted = [(one.trial.title, [*one.run.notes, *_troubles(one)]) for one in found]
+    notes = [f"{title}: {'; '.join(lines)}" for title, lines in noted if lines]
     return [
         Section("Result", [*blocks, result_table(found), Text([_how_to_read(found)])] if num_over else blocks),
         Section("Learning curves", pictures),
@@ -175,10 +176,31 @@ def _how_to_read(found: Sequence[Found]) -> str:
 def _differences(found: Sequence[Found]) -> list[str]:
     """What the runs do not have in common and a comparison of times needs."""
     described = [one.run.described for one in found]
-    hosts = {str(one.get("host")) for one in described}
+    hosts = {_machine(one.get("host")) for one in described}
     revisions = {str(one.get("git_revision")) for one in described}
     lines = [f"Made on {len(hosts)} different machines: their times do not compare."] if len(hosts) > 1 else []
     return lines + ([f"Made by {len(revisions)} versions of this program."] if len(revisions) > 1 else [])
+
+
+def _machine(host: Any) -> str:
+    """What times depend on: neither a name, which a container changes, nor the version of the system."""
+    return f"{host.get('cpu')}, {host.get('cores')} cores" if isinstance(host, dict) else str(host)
+
+
+def _troubles(one: Found) -> list[str]:
+    """What a run survived, and the workers that it ended without."""
+    counted = {
+        "worker restarts": one.summary("worker_restarts"),
+        "recoveries of a ps": one.summary("ps_recoveries"),
+        "agent steps lost": one.summary("steps_lost"),
+    }
+    lines = [f"{name}: {value:,.0f}" for name, value in counted.items() if value > 0]
+    workers = one.run.summary.get("workers")
+    if one.trial.is_over and isinstance(workers, list):
+        states = [worker.get("state") if isinstance(worker, dict) else None for worker in workers]
+        left = [(index, state) for index, state in enumerate(states) if state not in (None, "done")]
+        lines += [f"worker {index} was {state} at the end" for index, state in left]
+    return lines
 
 
 def _staleness(found: Sequence[Found], folder: Path) -> Picture | Text:

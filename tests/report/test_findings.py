@@ -119,7 +119,7 @@ def test_runs_of_several_machines_and_versions_are_told_apart(tmp_path):
     runs = [found(tmp_path, "standard", seed) for seed in range(2)]
     for one, host, revision in zip(runs, ("a", "b"), ("r", "r"), strict=True):
         described = json.loads((one.run.path / "config.json").read_text())
-        described |= {"host": {"name": host}, "git_revision": revision}
+        described |= {"host": {"name": "n", "cpu": host, "cores": 2}, "git_revision": revision}
         (one.run.path / "config.json").write_text(json.dumps(described))
     again = [one._replace(run=read_run(one.run.path)) for one in runs]
     lines = [
@@ -127,6 +127,29 @@ def test_runs_of_several_machines_and_versions_are_told_apart(tmp_path):
     ]
     assert "Made on 2 different machines: their times do not compare." in lines
     assert not any("versions" in line for line in lines)
+
+
+def test_a_machine_is_its_processor_not_its_name(tmp_path):
+    runs = [found(tmp_path, "standard", seed) for seed in range(2)]
+    hosts = [{"name": name, "system": name, "cpu": "c", "cores": 2} for name in "ab"]
+    again = [
+        one._replace(run=dataclasses.replace(one.run, described={**one.run.described, "host": host}))
+        for one, host in zip(runs, hosts, strict=True)
+    ]
+    blocks = sections(again, {}, tmp_path, num_planned=2)[0].blocks
+    assert not any("machines" in line for block in blocks if isinstance(block, Text) for line in block.lines)
+
+
+def test_what_a_run_survived_is_told(tmp_path):
+    runs = [
+        found(tmp_path, "standard", 0, worker_restarts=0, ps_recoveries=0, steps_lost=0),
+        found(tmp_path, "async-3", 0, workers=3, worker_restarts=2, ps_recoveries=1, steps_lost=1_200),
+    ]
+    runs[0].run.summary["workers"] = [{"state": "done"}]
+    runs[1].run.summary["workers"] = [{"state": "done"}, {"state": "lost"}, "?"]
+    notes = sections(runs, {}, tmp_path, num_planned=2)[3].blocks[1:]
+    told = "worker restarts: 2; recoveries of a ps: 1; agent steps lost: 1,200; worker 1 was lost at the end"
+    assert notes == [Text([f"async-3, seed 0: {told}"])]
 
 
 @pytest.mark.parametrize(
