@@ -45,7 +45,10 @@ def _per_second(name: str) -> Callable[[Found], float]:
     return lambda found: _ratio(found.summary(name), found.summary("wall_seconds"))
 
 
+_BEST = "best mean of 100 games"
+
 _METRICS: Mapping[str, Callable[[Found], float]] = {
+    _BEST: lambda found: found.summary("best_mean_return_100"),
     "agent steps to the goal": lambda found: found.summary("solved_at_steps"),
     "minutes to the goal": lambda found: found.summary("solved_at_seconds") / 60,
     "steps/s": _per_second("env_steps"),
@@ -73,14 +76,18 @@ def _values(found: Sequence[Found], metric: str) -> list[float]:
 def result_table(found: Sequence[Found]) -> Table:
     """A column for each kind, so that it fits on a narrow screen: medians over seeds, and their ranges.
 
-    Of runs that are over; those that are not stand in the table of runs.
+    Of runs that are over; those that are not stand in the table of runs. Without a goal, their best takes its place.
     """
     kinds = _kinds([one for one in found if one.trial.is_over])
-    solved = {name: sum(map(_is_solved, members)) for name, members in kinds.items()}
-    rows = [["runs that reached the goal", *(f"{solved[name]} of {len(members)}" for name, members in kinds.items())]]
-    rows += [[metric, *(cell(_values(members, metric)) for members in kinds.values())] for metric in _METRICS]
-    rows.append(["speed-up", *(_speed_up(kinds, members) for members in kinds.values())])
-    return Table(["", *kinds], rows)
+    rows = {metric: [cell(_values(members, metric)) for members in kinds.values()] for metric in _METRICS}
+    if any(math.isfinite(one.trial.config.stop_at_return) for one in found):
+        del rows[_BEST]
+        reached = [f"{sum(map(_is_solved, members))} of {len(members)}" for members in kinds.values()]
+        speed_up = [_speed_up(kinds, members) for members in kinds.values()]
+        rows = {"runs that reached the goal": reached, **rows, "speed-up": speed_up}
+    else:
+        rows = {metric: cells for metric, cells in rows.items() if not metric.endswith("the goal")}
+    return Table(["", *kinds], [[name, *cells] for name, cells in rows.items()])
 
 
 def _is_solved(found: Found) -> bool:
@@ -95,7 +102,7 @@ def _speed_up(kinds: Mapping[str, Sequence[Found]], members: Sequence[Found]) ->
 
 def run_table(found: Sequence[Found]) -> Table:
     """A row for each run."""
-    header = ["", "ended", "agent steps", "wall clock", "to the goal", "best mean of 100 games", "greedy games"]
+    header = ["", "ended", "agent steps", "wall clock", "to the goal", _BEST, "greedy games"]
     rows = [
         [
             one.trial.title,

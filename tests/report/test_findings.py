@@ -15,7 +15,7 @@ from async_dqn.report.page import Picture, Text
 from async_dqn.report.runs import read_run
 
 
-def found(tmp_path, name, seed, *, minutes=None, workers=1, greedy=None, staleness=0.0, **summary):
+def found(tmp_path, name, seed, *, minutes=None, workers=1, greedy=None, staleness=0.0, goal=18.0, **summary):
     """A run that reached its goal after so many minutes, or never did."""
     path = tmp_path / f"{name}-{seed}"
     numbers = {
@@ -29,7 +29,7 @@ def found(tmp_path, name, seed, *, minutes=None, workers=1, greedy=None, stalene
         "solved_at_seconds": None if minutes is None else 60 * minutes,
     }
     job = "local" if workers > 1 else "baseline"
-    settings = {"seed": seed, "num_workers": workers}
+    settings = {"seed": seed, "num_workers": workers, "stop_at_return": goal}
     write_run(path, [1.0, 2.0], command=job.replace("local", "worker"), summary=numbers | summary, **settings)
     if greedy is not None:
         (path / "evaluation.json").write_text(json.dumps({"mean": greedy, "checkpoint_env_steps": 6_000}))
@@ -81,6 +81,14 @@ def test_no_speed_up_is_claimed_where_a_run_never_got_there(tmp_path):
     assert row(table, "speed-up") == ["1.00 x", "-"]
     assert row(table, "minutes to the goal") == ["30.0", "-"]  # not the median of those that got there
     assert row(result_table(runs[1:]), "speed-up") == ["-"]
+
+
+def test_where_there_is_no_goal_the_best_takes_its_place(tmp_path):
+    table = result_table([found(tmp_path, "standard", seed, goal=math.inf) for seed in range(2)])
+    names = [name for name, *_ in table.rows]
+    assert not any("goal" in name or name == "speed-up" for name in names)
+    assert row(table, "best mean of 100 games") == ["18.2"]
+    assert names[1] == "steps/s"
 
 
 def test_what_goes_on_counts_for_nothing_yet(tmp_path):
