@@ -256,6 +256,34 @@ def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str)
     assert effects_row(half, label) in LEARNING
 
 
+EPSILON_AND_RATE = ["comparison/runs/standard-seed-0", "standard-seed-1", "settings/run-16"]
+EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 25)]
+
+
+def epsilon_and_rate_row(name: str) -> str:
+    """A run's settings, and of its games in each interval the mean return and how many were won short."""
+    folder = ROOT / "results" / "pong" / name
+    settings, summary = (json.loads((folder / file).read_text()) for file in ("config.json", "summary.json"))
+    settings = settings["config"]
+    rows = read_rows(folder / "episodes.csv")
+    cells = [f"{settings['epsilon_final']:g}", f"{settings['final_learning_rate']:g}"]
+    cells = [str(settings["seed"]), *cells, "yes" if settings["double"] else "no"]
+    for low in range(160_000, 640_000, 80_000):
+        high = low + 40_000
+        games = [row for row in rows if low <= row["env_steps"] < high]
+        won_short = [row["length"] < 2_300 and row["episode_return"] > 10 for row in games]
+        returns = [row["episode_return"] for row in games]
+        whole = summary["env_steps"] >= high
+        cells.append(f"{np.mean(returns):.1f}, {100 * np.mean(won_short):.0f} %" if whole else "-")
+    steps = summary["solved_at_steps"]
+    return f"| `{Path(name).name}` | {' | '.join(cells)} | {f'{steps:,}' if steps else '-'} |"
+
+
+@pytest.mark.parametrize("name", EPSILON_AND_RATE)
+def test_what_epsilon_and_the_rate_are_worth_is_what_the_files_say(name: str) -> None:
+    assert epsilon_and_rate_row(name) in LEARNING
+
+
 @pytest.mark.parametrize(
     ("run", "low", "high", "quote"),
     [
