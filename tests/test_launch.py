@@ -166,6 +166,13 @@ def test_environment_behind_a_link_is_emptied_too(checkout):
     assert not (store / "left-over").exists()
 
 
+def test_a_file_system_without_locks_does_without(checkout):
+    fake = checkout.elsewhere / "fcntl.py"
+    fake.write_text("LOCK_EX = LOCK_NB = 0\n\ndef flock(*_):\n    raise OSError(37, 'No locks available')\n", "utf-8")
+    code, _, errors = checkout.run(PYTHONPATH=str(fake.parent))
+    assert (code, errors) == (7, "Setting up .venv (one time, about a minute) ...\n")
+
+
 def test_the_environments_own_python_is_not_what_makes_it(checkout):
     checkout.run()
     own = checkout.root / ".venv/bin"
