@@ -12,6 +12,7 @@ from async_dqn.report.runs import Run, Worker, read_runs, read_worker
 from async_dqn.run_directory import RunDirectory
 
 _SILENT = 10.0  # seconds past the log period after which a process that should write has fallen silent
+_COPIED = 5.0  # seconds that the files of a run may be apart when someone has copied them
 _COLUMNS = ("", "state", "steps", "steps/s", "minibatches", "staleness", "waiting", "memory")
 _PROGRESS = ("env_steps", "steps_per_second", "updates_per_second", "episodes", "epsilon", "wall_seconds")
 _RATES = ("steps_per_second", "updates_per_second")  # in summary.json: of all of its time
@@ -65,7 +66,15 @@ def _state(run: Run, silence: float) -> str:
 
 def _has_ended(run: Run) -> bool:
     reason = run.summary.get("exit_reason")
-    return isinstance(reason, str) and reason != "running"
+    return isinstance(reason, str) and reason != "running" and not _is_resumed(RunDirectory(run.path))
+
+
+def _is_resumed(run: RunDirectory) -> bool:
+    """Whether its summary is of an earlier time: a run that goes on logs at once and writes a new one only as it saves."""
+    try:
+        return run.metrics.stat().st_mtime > run.summary.stat().st_mtime + _COPIED
+    except OSError:
+        return False
 
 
 def _silence(path: Path, run: Run, now: float) -> float:
@@ -95,7 +104,7 @@ def _num_workers(run: Run) -> int:
 
 def _state_of(run: Run, worker: Worker, index: int, now: float) -> str:
     """What there is to say of one worker, without asking its host."""
-    if run.summary.get("exit_reason", "running") == "running":
+    if not _has_ended(run):
         silence = _silence(worker.path, run, now)
         return f"silent for {format_seconds(silence)}" if silence else "running"
     workers = run.summary.get("workers")

@@ -22,9 +22,11 @@ def write_worker(path, index, rows, age=0.0):
     os.utime(file, (NOW - age, NOW - age))
 
 
-def lines(path, age=0.0):
-    if (path / "metrics.csv").exists():
-        os.utime(path / "metrics.csv", (NOW - age, NOW - age))
+def lines(path, age=0.0, summary_age=None):
+    ages = {"metrics.csv": age, "summary.json": age if summary_age is None else summary_age}
+    for file in (path / name for name in ages):
+        if file.exists():
+            os.utime(file, (NOW - ages[file.name], NOW - ages[file.name]))
     return list(describe(read_run(path), NOW))
 
 
@@ -58,6 +60,22 @@ def test_a_run_that_goes_on_shows_its_progress_and_each_worker(tmp_path):
 def test_the_state_of_a_run(tmp_path, reason, age, state):
     path = write_run(tmp_path / "run", [1.0], exit_reason=reason, log_period=2.0)
     assert lines(path, age)[1] == state
+
+
+@pytest.mark.parametrize(
+    ("age", "state"),
+    [
+        (3, "running"),
+        (90, "silent for 1:30: it has ended without a word, or stands still"),
+        (597, "ended: interrupted"),  # as far apart as a copy's files are
+    ],
+)
+def test_a_resumed_run_goes_on_whatever_the_summary_of_its_first_part_says(tmp_path, age, state):
+    path = write_run(tmp_path / "run", [1.0], exit_reason="interrupted")
+    write_worker(path, 0, [(5, "", 0, "", 1.0, 0.0)], age)
+    found = lines(path, age, summary_age=600)
+    assert found[1] == state
+    assert found[-1].split()[2] == {3: "running", 90: "silent", 597: "?"}[age]
 
 
 def test_a_run_that_has_just_begun(tmp_path):
