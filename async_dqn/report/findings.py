@@ -80,7 +80,7 @@ def result_table(found: Sequence[Found]) -> Table:
     """
     kinds = _kinds([one for one in found if one.trial.is_over])
     rows = {metric: [cell(_values(members, metric)) for members in kinds.values()] for metric in _METRICS}
-    if any(math.isfinite(one.trial.config.stop_at_return) for one in found):
+    if _has_goal(found):
         del rows[_BEST]
         reached = [f"{sum(map(_is_solved, members))} of {len(members)}" for members in kinds.values()]
         speed_up = [_speed_up(kinds, members) for members in kinds.values()]
@@ -88,6 +88,10 @@ def result_table(found: Sequence[Found]) -> Table:
     else:
         rows = {metric: cells for metric, cells in rows.items() if not metric.endswith("the goal")}
     return Table(["", *kinds], [[name, *cells] for name, cells in rows.items()])
+
+
+def _has_goal(found: Sequence[Found]) -> bool:
+    return any(math.isfinite(one.trial.config.stop_at_return) for one in found)
 
 
 def _is_solved(found: Found) -> bool:
@@ -171,12 +175,14 @@ def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *,
 
 def _how_to_read(found: Sequence[Found]) -> str:
     seeds = max(len(members) for members in _kinds(found).values())
-    few = "one seed says little on steps to the goal" if seeds == 1 else f"{seeds} seeds say little on its spread"
+    few = "One seed says little on steps to the goal" if seeds == 1 else f"{seeds} seeds say little on its spread"
+    goal = (
+        "; those on the goal are left out where a run has not reached it. All kinds have the same settings; the "
+        "speed-up is that of the median wall-clock time to the goal over the standard agent's, on this machine"
+    )
     return (
-        "Cells are the median over seeds and [least - most]; those on the goal are left out where a run has not "
-        "reached it. All kinds have the same settings; the speed-up is that of the median wall-clock time to the goal "
-        "over the standard agent's, on this machine. Times count from the first agent step, without start-up. "
-        f"{few.capitalize()}."
+        f"Cells are the median over seeds and [least - most]{goal if _has_goal(found) else ''}. "
+        f"Times count from the first agent step, without start-up. {few}."
     )
 
 
