@@ -70,7 +70,7 @@ def _has_ended(run: Run) -> bool:
 
 
 def _is_resumed(run: RunDirectory) -> bool:
-    """Whether its summary is of an earlier time: a run that goes on logs at once and writes a new one only as it saves."""
+    """Whether its summary is of an earlier time: a run that goes on logs long before it saves and writes a new one."""
     try:
         return run.metrics.stat().st_mtime > run.summary.stat().st_mtime + _COPIED
     except OSError:

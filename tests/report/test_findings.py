@@ -11,7 +11,7 @@ from async_dqn.csv_log import CsvWriter
 from async_dqn.report import findings
 from async_dqn.report.experiment import Trial
 from async_dqn.report.findings import Found, result_table, run_table, sections, worker_table
-from async_dqn.report.page import Picture, Text
+from async_dqn.report.page import Picture, Table, Text
 from async_dqn.report.runs import read_run
 
 
@@ -84,7 +84,10 @@ def test_no_speed_up_is_claimed_where_a_run_never_got_there(tmp_path):
 
 
 def test_where_there_is_no_goal_the_best_takes_its_place(tmp_path):
-    table = result_table([found(tmp_path, "standard", seed, goal=math.inf) for seed in range(2)])
+    runs = [found(tmp_path, "standard", seed, goal=math.inf) for seed in range(2)]
+    table, text = sections(runs, {}, tmp_path, num_planned=2)[0].blocks
+    assert isinstance(table, Table) and isinstance(text, Text)
+    assert "goal" not in text.lines[0]
     names = [name for name, *_ in table.rows]
     assert not any("goal" in name or name == "speed-up" for name in names)
     assert row(table, "best mean of 100 games") == ["18.2"]
