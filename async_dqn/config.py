@@ -295,7 +295,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,
-    "pong-fast": _ATARI_FAST | {"stop_at_return": 18.0, "final_learning_rate": 2.5e-5, "learning_rate_steps": 500_000},
+    # Pong has long rallies to settle in, which runs with a lower last rate or less exploration did not come off.
+    "pong-fast": _ATARI_FAST
+    | {
+        "stop_at_return": 18.0,
+        "epsilon_final": 0.02,
+        "final_learning_rate": 1e-4,
+        "learning_rate_steps": 500_000,
+    },
     "cartpole": {
         "network": "mlp",
         "total_steps": 30_000,

@@ -112,6 +112,8 @@ def staleness_row(name: str, averages: str) -> str:
         ("two-workers-short", "own"),
         ("two-workers-short-again", "own"),
         ("two-workers-short-seed-1", "own"),
+        ("two-workers-stopped", "own"),
+        ("two-workers-higher-rate", "own"),
         ("four-workers", "own"),
         ("four-workers-nooverlap", "own"),
         ("four-workers-averages", "shared"),
@@ -141,13 +143,19 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
 
 def test_the_short_runs_quoted_are_those_of_the_files() -> None:
     greedy = []
-    for run in ("two-workers-short", "two-workers-short-again", "two-workers-short-seed-1"):
+    runs = ("two-workers-short", "two-workers-short-again", "two-workers-short-seed-1", "two-workers-higher-rate")
+    for run in runs:
         folder = ROOT / "results" / "pong" / run
         summary, evaluation = (json.loads((folder / f"{name}.json").read_text()) for name in ("summary", "evaluation"))
         quote = f"{summary['solved_at_steps']:,} steps and {summary['solved_at_seconds'] / 60:.1f} minutes"
         assert quote in " ".join(README.split())
         greedy.append(f"{evaluation['mean']:.1f}")
     assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[2]})" in " ".join(LEARNING.split())
+    assert f"30 greedy games {greedy[3]}" in " ".join(README.split())
+    stopped = json.loads((ROOT / "results" / "pong" / "two-workers-stopped" / "summary.json").read_text())
+    assert stopped["exit_reason"] == "interrupted"
+    quote = f"a mean of {stopped['mean_return_100']:.1f} when they were stopped after {stopped['env_steps']:,} steps"
+    assert quote in " ".join(README.split())
 
 
 def test_the_comparison_is_quoted_as_its_files_say() -> None:
@@ -258,6 +266,8 @@ def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str)
 
 EPSILON_AND_RATE = ["comparison/runs/standard-seed-0", "standard-seed-1", "settings/run-16"]
 EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 25)]
+EPSILON_AND_RATE += ["comparison/runs/async-2-seed-0", "two-workers-short-again", "two-workers-stopped"]
+EPSILON_AND_RATE += ["two-workers-higher-rate"]
 
 
 def epsilon_and_rate_row(name: str) -> str:
@@ -267,7 +277,7 @@ def epsilon_and_rate_row(name: str) -> str:
     settings = settings["config"]
     rows = read_rows(folder / "episodes.csv")
     cells = [f"{settings['epsilon_final']:g}", f"{settings['final_learning_rate']:g}"]
-    cells = [str(settings["seed"]), *cells, "yes" if settings["double"] else "no"]
+    cells = [str(settings["num_workers"]), str(settings["seed"]), *cells, "yes" if settings["double"] else "no"]
     for low in range(160_000, 640_000, 80_000):
         high = low + 40_000
         games = [row for row in rows if low <= row["env_steps"] < high]
@@ -372,13 +382,19 @@ def test_the_curves_are_drawn_from_the_files_by_the_command_beside_them(tmp_path
 
 def test_the_comparison_is_reported_from_the_files(tmp_path: Path) -> None:
     (command,) = re.findall(
-        r"^launch/compare\.sh --logdir=runs/pong --worker_counts=(\S+) --seeds=(\d+)$", README, re.M
+        r"^launch/compare\.sh --logdir=runs/pong --worker_counts=(\S+) --seeds=(\d+)"
+        r" --epsilon_final=(\S+) --final_learning_rate=(\S+)$",
+        README,
+        re.M,
     )
     ours, again = ROOT / "results" / "pong" / "comparison", tmp_path / "comparison"
     shutil.copytree(ours, again)
     shutil.rmtree(again / "figures")
     (again / "report.md").unlink()
     settings = json.loads((ours / "compare.json").read_text())["settings"]
+    told = {"epsilon_final": float(command[2]), "final_learning_rate": float(command[3])}  # which were the preset's
+    preset = make_config("pong-fast", {"env": "pong"} | told).to_dict()
+    assert settings.items() <= preset.items()
     comparison = Comparison(
         Config.from_dict(Config().to_dict() | settings),
         again,
