@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     Raises UserError where the folder cannot be used, before anything starts.
     """
     plan = comparison.trials()
-    known = experiment.begin(comparison.folder, comparison.config, machine.describe())
+    calls = experiment.begin(comparison.folder, comparison.config, machine.describe())
     with RunDirectory(comparison.folder).claimed(progress.say) as inherited:  # two runs at a time spoil both's figures
         if should_stop.is_set():  # while it waited for the folder
             return INTERRUPTED
@@ -72,9 +72,9 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
             codes.append(code)
             if code not in (0, INTERRUPTED):
                 progress.say(f"{trial.title}: exit code {code}, see {trial.path}.log")
-            _report(comparison, plan, known.get("origin", {}), progress)
+            _report(comparison, plan, calls, progress)
         if not codes:
-            _report(comparison, plan, known.get("origin", {}), progress)
+            _report(comparison, plan, calls, progress)
     if INTERRUPTED in codes:
         progress.say(f"interrupted; the same command with --logdir={comparison.folder} goes on from here")
         return INTERRUPTED
@@ -84,16 +84,16 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     return int(any(codes) or bool(failed))
 
 
-def _report(comparison: Comparison, plan: Sequence[Trial], origin: Any, progress: Progress) -> None:
+def _report(
+    comparison: Comparison, plan: Sequence[Trial], calls: Sequence[Mapping[str, Any]], progress: Progress
+) -> None:
     """Writes report.md and report.html on what there is."""
     found = [findings.Found(trial, read_run(trial.path)) for trial in plan if trial.run.config.exists()]
     if not found:
         return
     title = f"Standard against asynchronous DQN on {comparison.config.env}"
     try:
-        made = findings.sections(
-            found, origin if isinstance(origin, dict) else {}, comparison.folder, num_planned=len(plan)
-        )
+        made = findings.sections(found, calls, comparison.folder, num_planned=len(plan))
         write_atomically(comparison.folder / "report.md", page.markdown(title, made).encode())
         write_atomically(comparison.folder / "report.html", page.page(title, made, comparison.folder).encode())
     except Exception as error:  # whatever it is, the training is worth more

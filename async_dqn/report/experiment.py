@@ -89,8 +89,14 @@ def trials(config: Config, folder: Path, *, worker_counts: Sequence[int], num_se
     return found
 
 
-def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the folder of a comparison, or goes on with the one that lies there. Gives what its file says.
+def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Makes the folder of a comparison, or goes on with the one that lies there.
+
+    Args:
+      described: this call: its command, date and machine.
+
+    Returns:
+      The calls that it is made by, the first one first; of those with the same command only one.
 
     Raises:
       UserError: something else lies there, or a comparison of other settings.
@@ -101,17 +107,30 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> dict[st
         if path.exists():
             known = json.loads(read_regular(path))
             _check_settings(folder, known.get("settings"), shared)
-            return known
+            calls = _calls(known)
+            if described.get("command") not in [call.get("command") for call in calls]:
+                calls.append(dict(described))  # more seeds, or other clusters
+                _write(path, shared, calls)
+            return calls
         if folder.exists() and any(not path.name.startswith(f".{_FILE}.") for path in folder.iterdir()):
             raise UserError(f"--logdir={folder} holds something else (no {_FILE}); give another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        known = {"settings": shared, "origin": dict(described)}
-        write_atomically(path, json.dumps(known, indent=1).encode() + b"\n")
-        return known
+        _write(path, shared, [dict(described)])
+        return [dict(described)]
     except OSError as error:
         raise UserError(f"--logdir={folder}: {error.strerror}; give another folder") from error
     except (ValueError, AttributeError) as error:
         raise UserError(f"{path} cannot be read; give another --logdir") from error
+
+
+def _calls(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those that a file tells of; earlier versions kept the first one alone."""
+    found = known.get("calls", [known.get("origin")])
+    return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
+
+
+def _write(path: Path, settings: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> None:
+    write_atomically(path, json.dumps({"settings": settings, "calls": calls}, indent=1).encode() + b"\n")
 
 
 def _check_settings(folder: Path, known: Any, wanted: Mapping[str, Any]) -> None:

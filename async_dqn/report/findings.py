@@ -143,8 +143,14 @@ def worker_table(found: Sequence[Found]) -> Table:
     return Table(header, rows)
 
 
-def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *, num_planned: int) -> list[Section]:
-    """The whole report; draws its pictures into `folder`/figures. Raises OSError."""
+def sections(
+    found: Sequence[Found], calls: Sequence[Mapping[str, Any]], folder: Path, *, num_planned: int
+) -> list[Section]:
+    """The whole report; draws its pictures into `folder`/figures. Raises OSError.
+
+    Args:
+      calls: the commands that trained these runs, each with its date, machine and versions; the first one first.
+    """
     runs = [one.run for one in found]
     curves = figures.group(runs)
     pictures = []
@@ -169,7 +175,7 @@ def sections(found: Sequence[Found], origin: Mapping[str, Any], folder: Path, *,
         Section("Runs", [run_table(found), *([Text(notes)] if notes else [])]),
         Section("Workers", [worker_table(found)]),
         Section("CPU and memory", _usage(found, folder)),
-        Section("How it was made", [Text(_provenance(origin, found))]),
+        Section("How it was made", [Text(_provenance(calls, found))]),
     ]
 
 
@@ -277,10 +283,13 @@ def _revisions(found: Sequence[Found]) -> list[str]:
     return [f"revision: {name}" + (f" ({'; '.join(runs)})" if len(made) > 1 else "") for name, runs in made.items()]
 
 
-def _provenance(origin: Mapping[str, Any], found: Sequence[Found]) -> list[str]:
+def _provenance(calls: Sequence[Mapping[str, Any]], found: Sequence[Found]) -> list[str]:
+    """The first call in full; of later ones, which trained more of the runs, what was asked and when."""
+    origin = calls[0] if calls else {}
     lines = [
         f"command: {origin.get('command', '?')}",
         f"date: {origin.get('date', '?')}",
+        *(f"gone on with: {call.get('command', '?')}, {call.get('date', '?')}" for call in calls[1:]),
         f"machine: {origin.get('cpu', '?')}, {origin.get('cores', '?')} cores, {origin.get('memory GB', '?')} GB; "
         f"{origin.get('system', '?')}",
         *_revisions(found),

@@ -51,16 +51,30 @@ def test_what_ended_in_order_is_over(tmp_path, reason, is_over):
 
 def test_a_comparison_is_begun_and_gone_on_with(tmp_path):
     folder = tmp_path / "new" / "folder"
-    first = begin(folder, CONFIG, {"date": "then"})
-    assert first["origin"] == {"date": "then"}
-    assert begin(folder, CONFIG, {"date": "now"}) == first
+    first = {"command": "compare", "date": "then"}
+    assert begin(folder, CONFIG, first) == [first]
+    assert begin(folder, CONFIG, {"command": "compare", "date": "now"}) == [first]
     more_seeds = make_config("cartpole", {"env": "CartPole-v1", "seed": 9, "num_workers": 1, "num_ps": 2})
-    assert begin(folder, more_seeds, {}) == first
+    second = {"command": "compare --seeds=9", "date": "later"}
+    assert begin(folder, more_seeds, second) == [first, second]
+    assert begin(folder, CONFIG, first) == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("content", "calls"),
+    [({"origin": {"command": "a"}}, [{"command": "a"}]), ({}, []), ({"calls": 3}, []), ({"calls": [3]}, [])],
+)
+def test_an_earlier_versions_file_is_gone_on_with(tmp_path, content, calls):
+    begin(tmp_path / "a", CONFIG, {})
+    file = tmp_path / "a" / "compare.json"
+    settings = json.loads(file.read_text())["settings"]
+    file.write_text(json.dumps({"settings": settings} | content))
+    assert begin(tmp_path / "a", CONFIG, {"command": "b"}) == [*calls, {"command": "b"}]
 
 
 def test_a_beginning_that_was_killed_is_begun_again(tmp_path):
     (tmp_path / ".compare.json.123.tmp").touch()
-    assert begin(tmp_path, CONFIG, {"date": "then"})["origin"] == {"date": "then"}
+    assert begin(tmp_path, CONFIG, {"date": "then"}) == [{"date": "then"}]
 
 
 def test_what_a_version_did_not_know_yet_had_its_default(tmp_path):

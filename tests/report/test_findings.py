@@ -85,7 +85,7 @@ def test_no_speed_up_is_claimed_where_a_run_never_got_there(tmp_path):
 
 def test_where_there_is_no_goal_the_best_takes_its_place(tmp_path):
     runs = [found(tmp_path, "standard", seed, goal=math.inf) for seed in range(2)]
-    table, text = sections(runs, {}, tmp_path, num_planned=2)[0].blocks
+    table, text = sections(runs, [], tmp_path, num_planned=2)[0].blocks
     assert isinstance(table, Table) and isinstance(text, Text)
     assert "goal" not in text.lines[0]
     names = [name for name, *_ in table.rows]
@@ -104,11 +104,11 @@ def test_what_goes_on_counts_for_nothing_yet(tmp_path):
     assert table.header == ["", "standard"]
     assert row(table, "runs that reached the goal") == ["1 of 1"]
     assert len(run_table(runs).rows) == 3
-    assert sections(runs, {}, tmp_path, num_planned=3)[0].blocks[0] == Text(["Not complete: 1 run of 3 so far."])
+    assert sections(runs, [], tmp_path, num_planned=3)[0].blocks[0] == Text(["Not complete: 1 run of 3 so far."])
 
 
 def test_where_no_run_is_over_there_is_no_table_of_results(tmp_path):
-    result, *_ = sections([found(tmp_path, "standard", 0, exit_reason="interrupted")], {}, tmp_path, num_planned=3)
+    result, *_ = sections([found(tmp_path, "standard", 0, exit_reason="interrupted")], [], tmp_path, num_planned=3)
     assert result.blocks == [Text(["Not complete: 0 runs of 3 so far."])]
 
 
@@ -119,7 +119,7 @@ def test_a_kind_has_the_same_colour_in_every_picture(monkeypatch, tmp_path):
     write_stalenesses(runs[1].run.path, 1, "1:2")
     for one in runs:
         write_usage(one.run.path, "worker-0", (10, 1.0, 800), (20, 1.0, 800))
-    sections(runs, {}, tmp_path, num_planned=2)
+    sections(runs, [], tmp_path, num_planned=2)
     strong = [line.get_color() for line in drawn["return-time"].axes[0].lines if line.get_linewidth() == 2]
     assert [line.get_color() for line in drawn["usage"].axes[0].lines] == strong
     (bar, *_) = drawn["staleness"].axes[0].patches
@@ -134,7 +134,7 @@ def test_runs_of_several_machines_and_versions_are_told_apart(tmp_path):
         (one.run.path / "config.json").write_text(json.dumps(described))
     again = [one._replace(run=read_run(one.run.path)) for one in runs]
     lines = [
-        block.lines[0] for block in sections(again, {}, tmp_path, num_planned=2)[0].blocks if isinstance(block, Text)
+        block.lines[0] for block in sections(again, [], tmp_path, num_planned=2)[0].blocks if isinstance(block, Text)
     ]
     assert "Made on 2 different machines: their times do not compare." in lines
     assert not any("versions" in line for line in lines)
@@ -147,7 +147,7 @@ def test_a_machine_is_its_processor_not_its_name(tmp_path):
         one._replace(run=dataclasses.replace(one.run, described={**one.run.described, "host": host}))
         for one, host in zip(runs, hosts, strict=True)
     ]
-    blocks = sections(again, {}, tmp_path, num_planned=2)[0].blocks
+    blocks = sections(again, [], tmp_path, num_planned=2)[0].blocks
     assert not any("machines" in line for block in blocks if isinstance(block, Text) for line in block.lines)
 
 
@@ -158,7 +158,7 @@ def test_what_a_run_survived_is_told(tmp_path):
     ]
     runs[0].run.summary["workers"] = [{"state": "done"}]
     runs[1].run.summary["workers"] = [{"state": "done"}, {"state": "lost"}, "?"]
-    notes = sections(runs, {}, tmp_path, num_planned=2)[3].blocks[1:]
+    notes = sections(runs, [], tmp_path, num_planned=2)[3].blocks[1:]
     told = "worker restarts: 2; recoveries of a ps: 1; agent steps lost: 1,200; worker 1 was lost at the end"
     assert notes == [Text([f"async-3, seed 0: {told}"])]
 
@@ -177,7 +177,7 @@ def test_the_revision_that_made_each_run_is_told(tmp_path, revisions, lines):
         one = found(tmp_path, "standard", seed)
         described = {**one.run.described, "git_revision": revision}
         runs.append(one._replace(run=dataclasses.replace(one.run, described=described)))
-    report = sections(runs, {}, tmp_path, num_planned=3)
+    report = sections(runs, [], tmp_path, num_planned=3)
     (made,) = report[-1].blocks
     assert isinstance(made, Text)
     assert [line for line in made.lines if line.startswith("revision")] == lines
@@ -226,7 +226,7 @@ def test_each_process_has_its_cpu_and_memory_and_each_kind_a_curve(tmp_path):
     runs = [found(tmp_path, "async-2", 0, workers=2), found(tmp_path, "standard", 0)]
     write_usage(runs[0].run.path, "ps-0", (10, 0.2, 700), (20, 0.1, 702))
     write_usage(runs[0].run.path, "worker-1", (10, 1.0, 800), (40, 0.6, 812.4))
-    made = sections(runs, {}, tmp_path, num_planned=2)
+    made = sections(runs, [], tmp_path, num_planned=2)
     picture, table = next(section for section in made if section.title == "CPU and memory").blocks
     assert (tmp_path / picture.file).read_bytes().startswith(b"\x89PNG")
     assert table.rows == [
@@ -239,7 +239,8 @@ def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
     runs = [found(tmp_path, "standard", 0, minutes=30), found(tmp_path, "async-2", 0, minutes=20, workers=2)]
     write_stalenesses(runs[1].run.path, 0, "1:2 3:1")
     origin = {"command": "async-dqn compare", "date": "now", "cpu": "fast", "cores": 2, "versions": {"numpy": "9"}}
-    made = sections(runs, origin, tmp_path, num_planned=4)
+    later = {"command": "async-dqn compare --seeds=3", "date": "soon"}
+    made = sections(runs, [origin, later], tmp_path, num_planned=4)
     assert [section.title for section in made] == [
         "Result", "Learning curves", "Staleness", "Runs", "Workers", "CPU and memory", "How it was made"
     ]  # fmt: skip
@@ -253,14 +254,15 @@ def test_the_report_has_all_parts_and_draws_its_pictures(tmp_path):
     assert made[-2].blocks == [Text(["These runs have not recorded it."])]
     lines = made[-1].blocks[0].lines
     assert "command: async-dqn compare" in lines and "versions: numpy 9" in lines
+    assert "gone on with: async-dqn compare --seeds=3, soon" in lines
 
 
 def test_a_report_on_the_standard_agent_alone_needs_no_staleness(tmp_path):
-    made = sections([found(tmp_path, "standard", 0)], {}, tmp_path, num_planned=1)
+    made = sections([found(tmp_path, "standard", 0)], [], tmp_path, num_planned=1)
     assert made[2].blocks == [Text(["In a single process nothing is stale."])]
     assert isinstance(made[0].blocks[0], findings.Table)
 
 
 def test_runs_of_another_version_may_have_recorded_no_staleness(tmp_path):
-    made = sections([found(tmp_path, "async-2", 0, workers=2)], {}, tmp_path, num_planned=1)
+    made = sections([found(tmp_path, "async-2", 0, workers=2)], [], tmp_path, num_planned=1)
     assert made[2].blocks == [Text(["These runs have not recorded it."])]
