@@ -14,9 +14,13 @@ from matplotlib.figure import Figure
 from async_dqn.report.runs import Run, Usage, running_mean
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = ("-", "--", ":", "-.")  # for curves beyond the number of colours
 _MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label, or folders
+_ROWS = 6  # of a legend that a picture of the usual height has room for
+_ROW = 0.2  # inches
 _GRID = 400  # points of a mean over seeds
+_PATIENCE = 3  # rows that a process has not written before it counts as ended
 _MAX_STALENESS = 60  # that has a bar of its own
 _HOUR, _MINUTE = 3_600.0, 60.0
 _STYLE: Any = {
@@ -102,13 +106,16 @@ def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
       window: games that a running mean is over.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(8, 4.8), layout="constrained")
+        columns = 1 if _is_wordy(curves) else 2
+        rows = -(-len(curves) // columns)
+        figure = Figure(figsize=(8, 4.8 + _ROW * max(0, rows - _ROWS)), layout="constrained")
         axes = figure.add_subplot()
         ends = [_x(run, x)[-1] for curve in curves for run in curve.runs if len(run.steps)]
         longest = max((end for end in ends if np.isfinite(end)), default=0.0)
         unit, divisor = _unit(x, longest)
-        for curve, colour in zip(curves, itertools.cycle(COLOURS), strict=False):
-            _draw(axes, curve, colour, x, divisor, window)
+        looks = itertools.cycle(itertools.product(_LINES, COLOURS))
+        for curve, (line, colour) in zip(curves, looks, strict=False):
+            _draw(axes, curve, colour, line, x, divisor, window)
         goals = {_goal(run) for curve in curves for run in curve.runs}
         goal = goals.pop()
         if goal is not None and not goals:
@@ -121,7 +128,7 @@ def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
         axes.set_xlabel(unit)
         axes.set_ylabel("return of a game (unclipped)")
         axes.set_title(_title(curves), loc="left", fontsize=11)
-        figure.legend(loc="outside lower center", ncols=1 if _is_wordy(curves) else 2, fontsize=9)
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=9)
         return figure
 
 
@@ -181,11 +188,13 @@ def usage(usages: Mapping[str, Mapping[str, Usage]], colour_of: Mapping[str, str
 
 
 def _smooth(grid: np.ndarray, seconds: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The mean of a hundredth of all values, and those before its time the first one. [T], [T] -> [grid]."""
-    return np.interp(grid, seconds, running_mean(values, max(1, len(values) // 100)))
+    """The mean of a hundredth of all values; before its time the first one, once it has ended 0. [T], [T] -> [grid]."""
+    smooth = np.interp(grid, seconds, running_mean(values, max(1, len(values) // 100)))
+    period = np.median(np.diff(seconds, prepend=0.0))
+    return np.where(grid > seconds[-1] + _PATIENCE * period, 0.0, smooth)
 
 
-def _draw(axes: Axes, curve: Curve, colour: str, x: str, divisor: float, window: int) -> None:
+def _draw(axes: Axes, curve: Curve, colour: str, line: str, x: str, divisor: float, window: int) -> None:
     lines = []
     for run in curve.runs:
         where = _x(run, x) / divisor
@@ -202,15 +211,15 @@ def _draw(axes: Axes, curve: Curve, colour: str, x: str, divisor: float, window:
     label = _legend(curve, window)
     if len(lines) < 2:
         where, mean = lines[0] if lines else (np.empty(0), np.empty(0))
-        axes.plot(where, mean, color=colour, linewidth=2, label=label)
+        axes.plot(where, mean, line, color=colour, linewidth=2, label=label)
         return
     begin, end = max(where[0] for where, _ in lines), min(where[-1] for where, _ in lines)
     grid = np.linspace(begin, end, _GRID) if begin <= end else np.empty(0)
     means = np.stack([np.interp(grid, where, mean) for where, mean in lines])
-    axes.plot(grid, means.mean(axis=0), color=colour, linewidth=2, label=label)
+    axes.plot(grid, means.mean(axis=0), line, color=colour, linewidth=2, label=label)
     axes.fill_between(grid, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.2, linewidth=0)
     for where, mean in lines:  # a mean without the runs that have ended would jump: often the best end first
-        axes.plot(where[where >= end], mean[where >= end], color=colour, linewidth=1)
+        axes.plot(where[where >= end], mean[where >= end], line, color=colour, linewidth=1)
 
 
 def _legend(curve: Curve, window: int) -> str:

@@ -212,6 +212,29 @@ def test_the_machine_s_use_is_that_of_all_processes_together():
     assert [axes.get_ylabel() for axes in (cores, memory)] == ["cores used", "memory (GB)"]
 
 
+def test_a_process_that_has_ended_takes_nothing(tmp_path):
+    worker = Usage(np.arange(0.0, 601, 10), np.full(61, 1.0), np.full(61, 1_000.0))
+    lost = Usage(np.arange(0.0, 301, 10), np.full(31, 0.5), np.full(31, 500.0))
+    usages = {"async-2": {"worker 0": worker, "worker 1": lost}}
+    cores, memory = figures.usage(usages, figures.colours(usages)).axes
+    for axes, before, after in ((cores, 1.5, 1.0), (memory, 1.5, 1.0)):
+        minutes, total = axes.lines[0].get_data()
+        np.testing.assert_allclose(total[minutes <= 5], before)
+        np.testing.assert_allclose(total[minutes > 5.5 + 0.01], after)  # three rows later it counts as ended
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 60])
+def test_many_curves_differ_in_their_look_and_leave_room_for_the_picture(tmp_path, number):
+    runs = read(tmp_path, **{f"run-{i}": {"returns": [1.0, 2.0], "local_steps": i + 1} for i in range(number)})
+    figure = figures.learning_curves(figures.group(runs), "steps", window=1)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.get_window_extent().height / figure.dpi > 2.5  # inches
+    assert figure.legends[0].get_window_extent().y0 >= 0
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_linewidth() == 2}
+    assert len(looks) == min(number, 28)
+
+
 def test_drawing_changes_nobody_else_s_style(tmp_path):
     before = dict(matplotlib.rcParams)
     draw(read(tmp_path, a={"returns": [1.0]}))
