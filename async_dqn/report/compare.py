@@ -60,7 +60,8 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     Raises UserError where the folder cannot be used, before anything starts.
     """
     plan = comparison.trials()
-    calls = experiment.begin(comparison.folder, comparison.config, machine.describe())
+    trains = not all(trial.is_done(comparison.games) for trial in plan)
+    calls = experiment.begin(comparison.folder, comparison.config, machine.describe(), trains=trains)
     with RunDirectory(comparison.folder).claimed(progress.say) as inherited:  # two runs at a time spoil both's figures
         if should_stop.is_set():  # while it waited for the folder
             return INTERRUPTED

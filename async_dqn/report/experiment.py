@@ -89,11 +89,12 @@ def trials(config: Config, folder: Path, *, worker_counts: Sequence[int], num_se
     return found
 
 
-def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> list[dict[str, Any]]:
+def begin(folder: Path, config: Config, described: Mapping[str, Any], *, trains: bool = True) -> list[dict[str, Any]]:
     """Makes the folder of a comparison, or goes on with the one that lies there.
 
     Args:
       described: this call: its command, date and machine.
+      trains: False for a call that finds every run done, which is not written down.
 
     Returns:
       The calls that it is made by, the first one first; of those with the same command only one.
@@ -108,7 +109,7 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any]) -> list[di
             known = json.loads(read_regular(path))
             _check_settings(folder, known.get("settings"), shared)
             calls = _calls(known)
-            if described.get("command") not in [call.get("command") for call in calls]:
+            if trains and described.get("command") not in [call.get("command") for call in calls]:
                 calls.append(dict(described))  # more seeds, or other clusters
                 _write(path, shared, calls)
             return calls

@@ -58,6 +58,7 @@ def test_a_comparison_is_begun_and_gone_on_with(tmp_path):
     second = {"command": "compare --seeds=9", "date": "later"}
     assert begin(folder, more_seeds, second) == [first, second]
     assert begin(folder, CONFIG, first) == [first, second]
+    assert begin(folder, CONFIG, {"command": "compare --games=1"}, trains=False) == [first, second]
 
 
 @pytest.mark.parametrize(
