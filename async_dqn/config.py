@@ -295,11 +295,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
     "atari-fast": _ATARI_FAST,
-    # Pong has long rallies to settle in, which runs with a lower last rate or less exploration did not come off.
+    # Pong has long rallies to settle in, which runs with a lower last rate did not come off.
     "pong-fast": _ATARI_FAST
     | {
         "stop_at_return": 18.0,
-        "epsilon_final": 0.02,
         "final_learning_rate": 1e-4,
         "learning_rate_steps": 500_000,
     },
