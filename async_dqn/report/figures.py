@@ -19,6 +19,7 @@ _MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label, or folders
 _ROWS = 6  # of a legend that a picture of the usual height has room for
 _ROW = 0.2  # inches
+_MAX_STRONG = 4  # runs of a curve that are a line each: the mean of a lucky and an unlucky one is like neither
 _GRID = 400  # points of a mean over seeds
 _PATIENCE = 3  # rows that a process has not written before it counts as ended
 _MAX_STALENESS = 60  # that has a bar of its own
@@ -35,7 +36,7 @@ _STYLE: Any = {
 
 
 class Curve(NamedTuple):
-    """The running mean of one run, or of several at equal settings.
+    """The running means of one run, or of several at equal settings.
 
     Attributes:
       label: for the legend.
@@ -98,8 +99,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def learning_curves(curves: Sequence[Curve], x: str, *, window: int) -> Figure:
     """Return against agent steps or wall-clock time: every game faint, the running mean strong.
 
-    Several runs in a curve are their mean, in a band from the least to the most of them, as far as all of them went;
-    from there on each is a thin line of its own.
+    Several runs in a curve are a line each, in a band from the least to the most of them, as far as all of them went.
+    Where they are many, the lines are thin and their mean is strong.
 
     Args:
       x: steps or time.
@@ -208,18 +209,18 @@ def _draw(axes: Axes, curve: Curve, colour: str, line: str, x: str, divisor: flo
             where[thin], returns[thin], ".", color=colour, alpha=faint, markersize=4, markeredgewidth=0, rasterized=True
         )
         lines.append((where, running_mean(returns, window)))
-    label = _legend(curve, window)
-    if len(lines) < 2:
-        where, mean = lines[0] if lines else (np.empty(0), np.empty(0))
-        axes.plot(where, mean, line, color=colour, linewidth=2, label=label)
-        return
-    begin, end = max(where[0] for where, _ in lines), min(where[-1] for where, _ in lines)
-    grid = np.linspace(begin, end, _GRID) if begin <= end else np.empty(0)
-    means = np.stack([np.interp(grid, where, mean) for where, mean in lines])
-    axes.plot(grid, means.mean(axis=0), line, color=colour, linewidth=2, label=label)
-    axes.fill_between(grid, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.2, linewidth=0)
-    for where, mean in lines:  # a mean without the runs that have ended would jump: often the best end first
-        axes.plot(where[where >= end], mean[where >= end], line, color=colour, linewidth=1)
+    strong, thin = lines or [(np.empty(0), np.empty(0))], []
+    if len(lines) > 1:
+        begin, end = max(where[0] for where, _ in lines), min(where[-1] for where, _ in lines)
+        grid = np.linspace(begin, end, _GRID) if begin <= end else np.empty(0)
+        means = np.stack([np.interp(grid, where, mean) for where, mean in lines])
+        axes.fill_between(grid, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.12, linewidth=0)
+        if len(lines) > _MAX_STRONG:  # beyond the shortest run a mean would jump: often the best one ends first
+            strong, thin = [(grid, means.mean(axis=0))], lines
+    for where, mean in thin:
+        axes.plot(where, mean, line, color=colour, linewidth=0.6)
+    for place, (where, mean) in enumerate(strong):
+        axes.plot(where, mean, line, color=colour, linewidth=2, label=None if place else _legend(curve, window))
 
 
 def _legend(curve: Curve, window: int) -> str:

@@ -159,7 +159,7 @@ def sections(
         figures.save(figures.learning_curves(curves, x, window=_WINDOW), folder / file)
         caption = f"Return of every game (faint) and the mean of {_WINDOW} (strong) over {what}."
         if any(len(curve.runs) > 1 for curve in curves):
-            caption += " Seeds share a mean and a band as far as all of them went; thin lines are those that went on."
+            caption += " Seeds share a colour, and a band as far as all of them went."
         pictures.append(Picture(file, caption))
     blocks: list[Text | Table | Picture] = []
     num_over = sum(one.trial.is_over for one in found)

@@ -79,31 +79,46 @@ def test_one_run_is_a_running_mean_over_all_its_games(tmp_path):
     assert faint.get_alpha() < 0.5
 
 
-def test_several_seeds_are_their_mean_and_a_band_from_the_least_to_the_most(tmp_path):
-    runs = read(
-        tmp_path,
-        a={"returns": [2.0] * 20, "seed": 0},
-        b={"returns": [6.0] * 20, "seed": 1},
-        c={"returns": [1.0] * 10, "seed": 2},  # has ended half-way
-    )
-    axes = draw(runs)
+def seeds(tmp_path, *returns):
+    return read(tmp_path, **{f"seed-{seed}": {"returns": own, "seed": seed} for seed, own in enumerate(returns)})
+
+
+def of_width(axes, width):
+    """First and last x and last y of each line of that width."""
+    found = [line.get_xydata() for line in axes.lines if line.get_linewidth() == width]
+    return sorted((own[0, 0], own[-1, 0], own[-1, 1]) for own in found)
+
+
+def band(axes):
+    """The most x, the least and the most y of the one band."""
+    (only,) = axes.collections
+    corners = only.get_paths()[0].vertices
+    return corners[:, 0].max(), corners[:, 1].min(), corners[:, 1].max()
+
+
+def test_a_few_seeds_are_a_line_each_in_a_band_from_the_least_to_the_most(tmp_path):
+    axes = draw(seeds(tmp_path, [2.0] * 20, [6.0] * 20, [1.0] * 10))  # the last has ended half-way
+    np.testing.assert_allclose(of_width(axes, 2), [(0.05, 0.5, 1.0), (0.05, 1.0, 2.0), (0.05, 1.0, 6.0)])
+    assert band(axes) == pytest.approx((0.5, 1, 6))
+    labels = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
+    assert labels == ["asynchronous: 1 ps + 2 workers, 3 runs; mean of 1 games"]
+
+
+def test_many_seeds_are_thin_lines_and_their_mean(tmp_path):
+    axes = draw(seeds(tmp_path, [2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20))
     ((x, y),) = lines(axes).values()
     assert (x[0], x[-1]) == pytest.approx((0.05, 0.5))  # as far as all went
     np.testing.assert_allclose(y, 3)
-    (band,) = axes.collections
-    corners = band.get_paths()[0].vertices
-    assert (corners[:, 1].min(), corners[:, 1].max(), corners[:, 0].max()) == pytest.approx((1, 6, 0.5))
-    alone = [line.get_xydata() for line in axes.lines if line.get_linewidth() == 1]
-    found = sorted((line[0, 0], line[-1, 0], line[-1, 1]) for line in alone)
-    np.testing.assert_allclose(found, [(0.5, 0.5, 1.0), (0.5, 1.0, 2.0), (0.5, 1.0, 6.0)])
+    assert band(axes) == pytest.approx((0.5, 1, 6))
+    thin = [(0.05, 0.5, 1), (0.05, 1, 1), (0.05, 1, 2), (0.05, 1, 5), (0.05, 1, 6)]
+    np.testing.assert_allclose(of_width(axes, 0.6), thin)
 
 
-def test_seeds_that_have_no_time_in_common_have_no_mean(tmp_path):
+def test_seeds_that_have_no_time_in_common_have_no_band(tmp_path):
     runs = read(tmp_path, a={"returns": [2.0], "seed": 0}, b={"returns": [6.0] * 9, "seed": 1, "game_length": 80})
     axes = draw(runs)
-    ((x, _),) = lines(axes).values()
-    assert len(x) == 0
-    assert [len(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 1] == [1, 9]
+    assert [len(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 2] == [1, 9]
+    assert not any(len(path.vertices) for band in axes.collections for path in band.get_paths())
 
 
 @pytest.mark.parametrize(
