@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -22,6 +23,7 @@ from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.config import Config
 from async_dqn.errors import UserError
 from async_dqn.report import compare
+from async_dqn.roles import signals
 from async_dqn.run_directory import RunDirectory
 
 LONGEST = 600
@@ -276,6 +278,7 @@ def calm(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "async_dqn.roles", mock.MagicMock(preflight=preflight))
     for path in roles.glob("[a-z]*.py"):
         monkeypatch.setitem(sys.modules, f"async_dqn.roles.{path.stem}", mock.MagicMock())
+    monkeypatch.setattr(signals, "install", threading.Event)
     monkeypatch.setitem(sys.modules, "async_dqn.doctor.run", mock.MagicMock())
     monkeypatch.setattr(bench_command, "run_bench", lambda bench: 0)
     monkeypatch.setattr(compare, "run_compare", lambda comparison, should_stop, progress: 0)

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from async_dqn import __main__ as command_line
+from async_dqn.cli import from_flags
+from async_dqn.cli.arguments import parse
 from async_dqn.config import Config
 from async_dqn.roles.signals import ASK
 from async_dqn.run_directory import RunDirectory
@@ -74,7 +76,7 @@ def test_every_training_command_refuses_bad_flags(capsys, monkeypatch, tmp_path,
     spec = tmp_path / "spec.json"
     spec.write_text('{"ps": ["localhost:1023"], "worker": ["localhost:1022"]}')
     cluster = [f"--cluster_spec={spec}", "--task_index=0"] if command in ("worker", "ps") else []
-    monkeypatch.setattr(command_line, "check_port", lambda address: None)
+    monkeypatch.setattr(from_flags, "check_port", lambda address: None)
     line = _refusal(capsys, command, CARTPOLE, *cluster, flag)
     for word in words:
         assert word in line
@@ -315,25 +317,25 @@ def test_help_lists_the_flags_that_the_command_takes(capsys, command):
 def test_every_setting_is_a_flag_of_its_type(field):
     text = {bool: "false", str: "1", int: "1e3", float: "0.25"}[field.type]
     expected = {bool: False, str: "1", int: 1_000, float: 0.25}[field.type]
-    parsed = command_line._parse(["local", f"--{field.name}={text}"])
+    parsed = parse(["local", f"--{field.name}={text}"], command_line.COMMANDS)
     assert not isinstance(parsed, str)
-    explicit = command_line._explicit(parsed[1].values)
+    explicit = from_flags.explicit_settings(parsed[1].values)
     assert explicit == {field.name: expected}
     assert type(explicit[field.name]) is field.type
 
 
 @pytest.mark.parametrize("text", ["200000", "200_000", "2e5", "2E+5", "200000.0"])
 def test_whole_numbers_may_be_written_in_many_ways(text):
-    parsed = command_line._parse(["local", f"--replay_capacity={text}"])
+    parsed = parse(["local", f"--replay_capacity={text}"], command_line.COMMANDS)
     assert not isinstance(parsed, str)
-    assert command_line._explicit(parsed[1].values) == {"replay_capacity": 200_000}
+    assert from_flags.explicit_settings(parsed[1].values) == {"replay_capacity": 200_000}
 
 
 @pytest.mark.parametrize(
     ("env", "preset"), [("CartPole-v1", "cartpole"), ("pong", "pong-fast"), ("breakout", "atari-fast")]
 )
 def test_the_environment_chooses_the_preset(env, preset):
-    assert command_line._auto_preset(env) == preset
+    assert from_flags.auto_preset(env) == preset
 
 
 TRAIN_A_LITTLE = ["baseline", CARTPOLE, "--total_steps=300", "--warmup_steps=200", "--logdir=run"]

@@ -203,11 +203,9 @@ def _draw(axes: Axes, curve: Curve, colour: str, line: str, x: str, divisor: flo
         where, returns = where[known], run.returns[known]
         if not len(where):
             continue
-        thin = slice(None, None, -(-len(where) // _MAX_DOTS))
+        some = slice(None, None, -(-len(where) // _MAX_DOTS))
         faint = float(np.clip(100 / len(where), 0.1, 0.4))
-        axes.plot(
-            where[thin], returns[thin], ".", color=colour, alpha=faint, markersize=4, markeredgewidth=0, rasterized=True
-        )
+        axes.plot(where[some], returns[some], ".", color=colour, alpha=faint, ms=4, mew=0, rasterized=True)
         lines.append((where, running_mean(returns, window)))
     strong, thin = lines or [(np.empty(0), np.empty(0))], []
     if len(lines) > 1:

@@ -11,6 +11,8 @@ from async_dqn.bench import processes, programs
 from async_dqn.bench.programs import Program
 from async_dqn.bench.window import read_json_rows
 from async_dqn.bench.work import Plan, config
+from async_dqn.cli import from_flags
+from async_dqn.cli.arguments import parse
 from async_dqn.errors import RunError
 
 # Says that it makes 50 minibatches and 200 steps a second, of a clock that runs fast, until SIGTERM.
@@ -71,9 +73,9 @@ def test_our_programs_are_started_with_the_work_s_settings(tmp_path):
         program = programs._ours(config(plan), job, {"worker 0": 0})
         command = list(program.command(tmp_path))
         assert command[:3] == [sys.executable, "-m", "async_dqn"]
-        parsed = command_line._parse(command[3:])
+        parsed = parse(command[3:], command_line.COMMANDS)
         assert not isinstance(parsed, str)
-        assert command_line._make_config(parsed[1].values, {}) == config(plan)
+        assert from_flags.config(parsed[1].values, {}) == config(plan)
         assert parsed[1].values.logdir == str(tmp_path / "run")
 
 

@@ -18,6 +18,7 @@ from async_dqn.progress import Progress
 from async_dqn.report import compare, experiment
 from async_dqn.report.compare import Comparison
 from async_dqn.report.runs import read_stalenesses
+from async_dqn.roles import signals
 from async_dqn.run_directory import RunDirectory
 
 TINY = [
@@ -32,7 +33,7 @@ TINY = [
 @pytest.fixture(autouse=True)
 def no_handlers(monkeypatch):
     """Signals stay pytest's."""
-    monkeypatch.setattr(command_line, "_signals", threading.Event)
+    monkeypatch.setattr(signals, "install", threading.Event)
 
 
 @pytest.fixture

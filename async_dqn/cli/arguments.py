@@ -1,0 +1,171 @@
+"""What can be asked for on a command line: sub-commands, their flags, and how both are read."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from async_dqn.config import PRESETS, Config
+from async_dqn.errors import UserError, one_line
+
+TEXT: flags.ArgumentParser = flags.ArgumentParser()
+SPEC = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
+PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
+    "progress",
+    flags.EnumParser(["auto", "plain"]),
+    "auto",
+    "auto: rewritten in place where there is a terminal; plain: lines that stay, for logs.",
+)
+
+
+class Whole(flags.ArgumentParser):
+    """Whole numbers, also written 1_000 or 1e6."""
+
+    syntactic_help = "a whole number"
+
+    def parse(self, argument: Any) -> int:
+        try:
+            return int(argument)
+        except ValueError:
+            pass
+        try:
+            number = float(argument)
+        except ValueError:
+            number = float("nan")
+        if not number.is_integer():
+            raise ValueError("must be a whole number")
+        return int(number)
+
+
+class Number(flags.ArgumentParser):
+    """Numbers; inf is one."""
+
+    syntactic_help = "a number"
+
+    def parse(self, argument: Any) -> float:
+        try:
+            return float(argument)
+        except ValueError:
+            raise ValueError("must be a number") from None
+
+
+class _TrueOrFalse(flags.BooleanParser):
+    """What absl takes as a boolean, with a line for people on anything else."""
+
+    def parse(self, argument: Any) -> bool:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("must be true or false") from None
+
+
+def _define_boolean(values: flags.FlagValues, name: str, default: bool | None, text: str) -> None:
+    flags.DEFINE_boolean(name, default, text, flag_values=values)
+    values[name].parser = _TrueOrFalse()
+
+
+class Call(NamedTuple):
+    """What was asked for on the command line.
+
+    Attributes:
+      values: the flags.
+      operands: what is no flag.
+      arguments: the whole command line, as it was given.
+    """
+
+    values: flags.FlagValues
+    operands: Sequence[str]
+    arguments: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A sub-command: what it does, which flags it takes, and the function that gives its exit code.
+
+    Attributes:
+      logdir: what --logdir is for, as its help says it; empty: there is no such flag.
+      operands: what it takes beside flags, as its usage says it; empty: nothing.
+      draws: whether it makes pictures.
+    """
+
+    help: str
+    run: Callable[[Call], int]
+    logdir: str = ""
+    trains: bool = False
+    joins_cluster: bool = False
+    options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
+    operands: str = ""
+    draws: bool = False
+
+
+def _define(values: flags.FlagValues, command: Command) -> None:
+    serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+    for field in dataclasses.fields(Config) if command.trains else ():
+        choices = field.metadata["choices"]
+        text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
+        if field.type is bool:
+            _define_boolean(values, field.name, None, text)
+        elif field.type is str:
+            flags.DEFINE_string(field.name, None, text, flag_values=values)
+        else:
+            number: flags.ArgumentParser = Whole() if field.type is int else Number()
+            flags.DEFINE(number, field.name, None, text, values, serializer)
+    if command.trains:
+        text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
+        flags.DEFINE_string("preset", "auto", text, flag_values=values)
+        _define_boolean(values, "resume", False, "Go on with the run in --logdir.")
+    if command.logdir:
+        flags.DEFINE_string("logdir", None, command.logdir, flag_values=values)
+    _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")
+    if command.joins_cluster:
+        flags.DEFINE_string("cluster_spec", None, SPEC, flag_values=values)
+        flags.DEFINE(Whole(), "task_index", None, "Which of them this process is.", values, serializer)
+    for name, parser, default, text in command.options:
+        if isinstance(parser, flags.BooleanParser):
+            _define_boolean(values, name, default, text)
+        else:
+            flags.DEFINE(parser, name, default, text, values, serializer)
+
+
+def _usage(commands: Mapping[str, Command]) -> str:
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {command.help}" for name, command in commands.items()]
+    return "\n".join(["usage: async-dqn COMMAND [--flag=value ...]", "", *lines, "", "async-dqn COMMAND --help"])
+
+
+def _check_argument(argument: str, command: str) -> None:
+    """Refuses what absl or a terminal would choke on, and the flags that absl has of its own."""
+    flag = argument.partition("=")[0]
+    if len(flag) > 100 or flag.lstrip("-") in ("flagfile", "undefok"):
+        raise UserError(f"unknown flag {one_line(flag, 100)}; see async-dqn {command} --help")
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"argument {one_line(argument, 100)} is not UTF-8") from None
+
+
+def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Command, Call] | str:
+    """The command and what is asked of it, or a text to show instead."""
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        return _usage(commands)
+    name, rest = arguments[0], list(arguments[1:])
+    if name not in commands:
+        raise UserError(f"unknown command {name!r}; must be one of {', '.join(commands)}")
+    for argument in rest:
+        _check_argument(argument, name)
+    values = flags.FlagValues()
+    _define(values, commands[name])
+    if "--help" in rest or "-h" in rest:
+        usage = " ".join(["async-dqn", name, commands[name].operands]).strip()
+        own_flags = values.get_help(include_special_flags=False).strip().partition("\n")[2]  # less this module's name
+        return f"{usage}: {commands[name].help}\n\n{own_flags}"
+    try:
+        leftover = values([f"async-dqn {name}", *rest])[1:]
+    except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
+        raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
+    if "logdir" in values and values.logdir == "":
+        raise UserError("--logdir= is empty; give a folder, or leave the flag out")
+    if leftover and not commands[name].operands:
+        raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")
+    return commands[name], Call(values, leftover, arguments)

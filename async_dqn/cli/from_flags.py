@@ -1,0 +1,95 @@
+"""From flags to what a command works on: settings, a run directory, a place in a cluster.
+
+What is wrong with them is a UserError, which names the flag.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+from absl import flags
+
+from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
+from async_dqn.config import Config, make_config
+from async_dqn.errors import UserError
+from async_dqn.run_directory import RunDirectory, default_logdir
+
+
+def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
+    """The settings that were given on the command line."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    return {name: values[name].value for name in names if values[name].value is not None}
+
+
+def auto_preset(env: str) -> str:
+    """The name of the preset for an environment that was given without one."""
+    from async_dqn import environments
+
+    spec = environments.resolve(env, "classic" if env else "none")
+    if not spec.is_atari:
+        return "cartpole"
+    return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
+
+
+def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str, Any] | None = None) -> Config:
+    """Preset, then flags, then what the command itself decides; a resumed run starts from its own settings.
+
+    Args:
+      defaults: settings of the command's own that take the place of those of the preset.
+    """
+    explicit = (defaults or {}) | explicit_settings(values) | forced
+    if values.resume:
+        if values.logdir is None:
+            raise UserError("--resume needs --logdir=FOLDER of the run to go on with")
+        run = RunDirectory(values.logdir)
+        if run.config.exists():
+            return dataclasses.replace(run.read_config(), **explicit)
+    preset = values.preset
+    if preset == "auto":
+        preset = auto_preset(explicit.get("env", Config.env))
+    return make_config(preset, explicit)
+
+
+def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:
+    """The run directory, checked. A chief that comes back may rejoin the live cluster of a run without --resume."""
+    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    is_live = may_rejoin is not None and not wait_until_reachable(may_rejoin.ps, 0.0, lambda: False)
+    run.check(resume=values.resume or (is_live and run.run_id() is not None))
+    return run
+
+
+def cluster(values: flags.FlagValues) -> tuple[ClusterSpec | None, str | None, int | None]:
+    """The cluster that --cluster_spec or TF_CONFIG names, with the job and the index that the latter gives."""
+    if values.cluster_spec is not None:
+        return ClusterSpec.load(values.cluster_spec), None, None
+    if "TF_CONFIG" in os.environ:
+        return ClusterSpec.from_tf_config(os.environ["TF_CONFIG"])
+    return None, None, None
+
+
+def cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]:
+    """The cluster and this process's place in it, from --cluster_spec or TF_CONFIG."""
+    spec, named_job, named_index = cluster(values)
+    if spec is None:
+        raise UserError("--cluster_spec=FILE is needed, or TF_CONFIG in the environment")
+    if named_job not in (None, job):
+        raise UserError(f"TF_CONFIG: its task is a {named_job}, but the command is {job}")
+    index = named_index if values.task_index is None else values.task_index
+    if index is None:
+        raise UserError(f"--task_index is needed: 0 ... {len(spec.to_dict()[job]) - 1} for {job}")
+    spec.check_task(job, index)
+    check_port(spec.address(job, index))
+    return spec, index
+
+
+def check_max_restarts(values: flags.FlagValues) -> None:
+    """Refuses what is out of range."""
+    if not 0 <= values.max_restarts <= 1_000:
+        raise UserError(f"--max_restarts={values.max_restarts}: must be 0 to 1000")
+
+
+def existing_run(values: flags.FlagValues) -> RunDirectory:
+    """The run directory of a command that trains nothing."""
+    if values.logdir is None:
+        raise UserError("--logdir=FOLDER is needed: the run directory of a training run")
+    return RunDirectory(values.logdir)

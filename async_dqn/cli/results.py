@@ -1,0 +1,195 @@
+"""Commands that show, hand on, compare and measure what training brings."""
+
+from pathlib import Path
+
+from absl import flags
+
+from async_dqn import devices, pretrained
+from async_dqn.cli import from_flags
+from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
+from async_dqn.config import DTYPES
+from async_dqn.errors import UserError
+from async_dqn.progress import Progress
+from async_dqn.roles import signals
+from async_dqn.run_directory import default_logdir
+
+
+def _evaluate(call: Call) -> int:
+    values = call.values
+    if values.pretrained is not None and values.logdir is not None:
+        raise UserError(f"--pretrained={values.pretrained}: leave it or --logdir={values.logdir} out")
+    run = from_flags.existing_run(values) if values.pretrained is None else pretrained.find(values.pretrained)
+    if values.games < 1:
+        raise UserError(f"--games={values.games}: must be at least 1")
+    if values.video is not None and not values.video.endswith((".gif", ".mp4")):
+        raise UserError(f"--video={values.video}: must end in .gif or .mp4")
+    if not values.video_seconds > 0:
+        raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
+    if values.overlay == "q" and values.video is None and not values.human:
+        raise UserError("--overlay=q: needs --video=FILE or --human to be seen")
+    config = run.read_config()
+    devices.hide_gpus(None)
+    from async_dqn.roles import evaluate
+
+    watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay == "q")
+    keeps = values.pretrained is None
+    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, keeps=keeps)
+
+
+def _export(call: Call) -> int:
+    values = call.values
+    run = from_flags.existing_run(values)
+    config = run.read_config()
+    devices.hide_gpus(None)
+    from async_dqn.roles import export
+
+    return export.run_export(config, run, format=values.format, output=values.output or str(run.path / "export"))
+
+
+def _bench(call: Call) -> int:
+    values = call.values
+    from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
+    from async_dqn.bench.work import Plan
+
+    repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
+    overrides = {} if values.compute_dtype is None else {"compute_dtype": values.compute_dtype}
+    plan = Plan(
+        work=values.work,
+        is_quick=values.quick,
+        seconds=seconds if values.seconds is None else values.seconds,
+        num_ps=values.num_ps,
+        num_workers=values.num_workers,
+        overrides=overrides if values.peer == "none" else overrides | {"gpus": "none"},  # peers compute on the CPU
+    )
+    bench = Bench(
+        plan,
+        sections=parse_sections(values.sections),
+        repetitions=repetitions if values.repetitions is None else values.repetitions,
+        output=default_output() if values.output is None else Path(values.output),
+        peer=values.peer,
+        peer_python=values.peer_python,
+        soak_minutes=values.soak_minutes,
+    )
+    return run_bench(bench)
+
+
+def _plot(call: Call) -> int:
+    values = call.values
+    from async_dqn.report import plot
+
+    return plot.run_plot(call.operands, x=values.x, smooth=values.smooth, output=values.output)
+
+
+def _compare(call: Call) -> int:
+    values = call.values
+    if values.quick and values.env is not None:
+        raise UserError(f"--quick: is on CartPole-v1; leave it or --env={values.env} out")
+    if values.num_workers is not None:
+        raise UserError(f"--num_workers={values.num_workers}: compare takes --worker_counts, such as 2 or 1,2,4")
+    if values.resume:
+        raise UserError("--resume: leave it out; the same command with its --logdir=FOLDER goes on where it was left")
+    quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
+    config = from_flags.config(values, {}, quick)
+    from async_dqn.report.compare import Comparison, run_compare
+    from async_dqn.report.experiment import check_counts
+    from async_dqn.roles import preflight
+
+    counts = check_counts(values.worker_counts)
+    name = default_logdir(config.env, "compare")
+    comparison = Comparison(
+        config,
+        Path(values.logdir or name).absolute(),
+        worker_counts=counts,
+        num_seeds=values.seeds,
+        games=values.games,
+    )
+    spec, _ = preflight.resolve(config)
+    for trial in comparison.trials():
+        preflight.check_replay_memory(trial.config, spec, trial.config.num_workers)
+    return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
+
+
+def _status(call: Call) -> int:
+    from async_dqn.report import status
+
+    return status.run_status(call.operands)
+
+
+COMMANDS = {
+    "evaluate": Command(
+        "Play greedy games with a trained agent.",
+        _evaluate,
+        logdir="The run directory of the agent.",
+        options=(
+            ("games", Whole(), 30, "Games to play."),
+            ("seed", Whole(), 12345, "Seed of the games."),
+            ("pretrained", TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),
+            ("video", TEXT, None, "Also record the first game, to this .gif or .mp4."),
+            ("video_seconds", Number(), 300.0, "Seconds of it at most."),
+            ("human", flags.BooleanParser(), False, "Show the games in a window, one after another."),
+            ("overlay", flags.EnumParser(["none", "q"]), "none", "Draw beside the game: none, q (the action values)."),
+        ),
+    ),
+    "export": Command(
+        "Write a trained agent for other programs, or as a small agent to hand on.",
+        _export,
+        logdir="The run directory of the agent.",
+        options=(
+            (
+                "format",
+                flags.EnumParser(["saved_model", "agent"]),
+                "saved_model",
+                "saved_model: observations to action values; agent: what evaluate plays, in half precision.",
+            ),
+            ("output", TEXT, None, "Folder to write [LOGDIR/export]."),
+        ),
+    ),
+    "compare": Command(
+        "Train standard and asynchronous agents on the same work, in turn, and report on them.",
+        _compare,
+        logdir="Folder of the comparison [runs/ENV-compare-TIME].",
+        trains=True,
+        draws=True,
+        options=(
+            ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
+            ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
+            ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),
+            ("games", Whole(), 30, "Greedy games that every trained agent plays."),
+            PROGRESS,
+        ),
+    ),
+    "status": Command(
+        "Say where runs stand: from another terminal, or another host that sees the run directory.",
+        _status,
+        operands="RUN [RUN ...]",
+    ),
+    "plot": Command(
+        "Draw the learning curves of any runs in one picture.",
+        _plot,
+        operands="RUN [RUN ...]",
+        draws=True,
+        options=(
+            ("x", flags.EnumParser(["steps", "time"]), "steps", "What to draw over: steps, time (wall clock)."),
+            ("smooth", Whole(), 100, "Games that the running mean is over."),
+            ("output", TEXT, "curves.png", "File to write: .png, .svg or .pdf."),
+        ),
+    ),
+    "bench": Command(
+        "Measure how fast this machine learns, and where the time goes.",
+        _bench,
+        options=(
+            ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
+            ("sections", TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale, learning; or none."),
+            ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
+            ("peer_python", TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
+            ("repetitions", Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
+            ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
+            ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", "What is learned."),
+            ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
+            ("num_ps", Whole(), 1, "Parameter servers of the cluster that is measured."),
+            ("num_workers", Whole(), 2, "Its workers."),
+            ("soak_minutes", Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),
+            ("output", TEXT, None, "Folder for bench.md and bench.json [runs/bench-TIME]."),
+        ),
+    ),
+}

@@ -1,0 +1,216 @@
+"""Commands that train, and `doctor`, which says beforehand whether they can."""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from async_dqn import devices
+from async_dqn.cli import from_flags
+from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
+from async_dqn.config import Config
+from async_dqn.errors import UserError
+from async_dqn.progress import Progress
+from async_dqn.roles import signals
+from async_dqn.run_directory import RunDirectory, default_logdir
+
+
+def _baseline(call: Call) -> int:
+    values = call.values
+    config = from_flags.config(values, {"num_workers": 1, "num_ps": 1})
+    run = from_flags.run_directory(values, config)
+    devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
+    from async_dqn.roles import assemble, baseline, preflight
+
+    problem = assemble.make_problem(config)
+    memory = preflight.check_replay_memory(config, problem.spec, 1)
+    run.create()
+    Progress().say(f"run directory: {run.path}\n{memory}")
+    plain = values.progress == "plain"
+    with run.claimed(Progress().say):
+        code = baseline.run_baseline(
+            config, problem, run, resume=values.resume, plain=plain, should_stop=signals.install()
+        )
+    Progress().say(_how_to_watch(run))
+    return code
+
+
+def _local(call: Call) -> int:
+    values = call.values
+    config = from_flags.config(values, {})
+    from_flags.check_max_restarts(values)
+    run = from_flags.run_directory(values, config)
+    devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
+    from async_dqn.roles import local, preflight
+
+    spec, _ = preflight.resolve(config)
+    Progress().say(preflight.check_replay_memory(config, spec, config.num_workers))
+    run.create()
+    with run.claimed(Progress().say) as inherited:
+        code = local.run_local(
+            config,
+            run,
+            [f"--{name}={value}" for name, value in config.to_dict().items()],
+            resume=values.resume,
+            max_restarts=values.max_restarts,
+            private_network=values.private_network,
+            plain=values.progress == "plain",
+            should_stop=signals.install(),
+            inherited=inherited,
+        )
+    Progress().say(_how_to_watch(run))
+    return code
+
+
+def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, call: Call) -> int:
+    """Runs this same command in a process of its own, which is started again when it fails or freezes.
+
+    Args:
+      run: where it writes; None: nowhere.
+    """
+    from async_dqn.roles.supervisor import Task, supervise
+
+    chief_run = run if (job, index) == ("worker", 0) else None
+    verdict = chief_run.new_exit_reason() if chief_run else lambda: ""
+    fixed = ["--max_restarts=0", *([f"--logdir={run.path}"] if run else [])]
+
+    def command(restarts: int) -> list[str]:
+        resume = ["--resume"] if chief_run and restarts and chief_run.config.exists() else []
+        return [sys.executable, "-m", "async_dqn", *call.arguments, *fixed, *resume]
+
+    task = Task(
+        f"{job} {index}",
+        command,
+        max_restarts=call.values.max_restarts,
+        lease=config.lease,
+        say=Progress().say,
+        ask=signals.ASK,
+        is_final=lambda: verdict().startswith("failed") or (job == "ps" and task.code == 1),  # its last word
+    )
+    return supervise(task, signals.install())
+
+
+def _worker(call: Call) -> int:
+    values = call.values
+    spec, index = from_flags.cluster_task(values, "worker")
+    config = from_flags.config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    from_flags.check_max_restarts(values)
+    if index == 0:
+        run = from_flags.run_directory(values, config, may_rejoin=spec)
+    else:
+        run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+        run.check_path()
+        if values.resume and not run.config.exists():
+            raise UserError(
+                f"--resume: --logdir={run.path} holds no config.json here, so worker {index} does not know the run's "
+                "settings; leave --resume to worker 0, and give the same settings as there"
+            )
+    card = devices.card_of_worker(config.gpus, index)
+    if values.max_restarts:
+        return _supervise("worker", index, config, run, call)
+    devices.hide_gpus(card)
+    should_stop = signals.install()
+    from async_dqn.roles import assemble, preflight, worker
+
+    problem = assemble.make_problem(config)
+    memory = preflight.check_replay_memory(config, problem.spec, 1)
+    run.create()
+    Progress().say(f"run directory {run.path}; {memory}")
+    return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=should_stop)
+
+
+def _ps(call: Call) -> int:
+    values = call.values
+    spec, index = from_flags.cluster_task(values, "ps")
+    config = from_flags.config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    from_flags.check_max_restarts(values)
+    run = RunDirectory(values.logdir) if values.logdir is not None else None
+    if run:
+        run.check_path()
+    if values.max_restarts:
+        return _supervise("ps", index, config, run, call)
+    devices.hide_gpus(None)
+    should_stop = signals.install()
+    from async_dqn.roles import ps
+
+    if run:
+        run.create()
+    return ps.run_ps(config, spec, index, run, should_stop=should_stop)
+
+
+def _doctor(call: Call) -> int:
+    values = call.values
+    try:
+        spec, *_ = from_flags.cluster(values)
+    except UserError as error:
+        if values.cluster_spec is not None:
+            raise
+        Progress().say(f"warning  {error}; so this is about a cluster on this machine")
+        spec = None
+    forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
+    config = from_flags.config(values, forced)
+    from async_dqn.doctor.run import run_doctor
+
+    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    return run_doctor(config, spec, run, resume=values.resume)
+
+
+def _how_to_watch(run: RunDirectory) -> str:
+    scripts = Path(sys.executable).parent
+    return (
+        f"watch it play:  {scripts / 'async-dqn'} evaluate --logdir={run.path} --video=play.gif\n"
+        f"see its curves: {scripts / 'tensorboard'} --logdir={run.path}"
+    )
+
+
+_RUN_DIRECTORY = "The run directory [runs/ENV-AGENT-TIME]."
+_RESTARTS = "Start {} again at most so often when it fails or freezes."
+COMMANDS = {
+    "local": Command(
+        "Train on a cluster of processes on this machine.",
+        _local,
+        logdir=_RUN_DIRECTORY,
+        trains=True,
+        options=(
+            ("max_restarts", Whole(), 3, _RESTARTS.format("each process")),
+            (
+                "private_network",
+                flags.EnumParser(["auto", "always", "never"]),
+                "auto",
+                "Run in a network namespace, so that only this run's processes reach its ports: auto (where possible), "
+                "always, never.",
+            ),
+            PROGRESS,
+        ),
+    ),
+    "baseline": Command(
+        "Train in a single process.",
+        _baseline,
+        logdir=_RUN_DIRECTORY,
+        trains=True,
+        options=(PROGRESS,),
+    ),
+    "worker": Command(
+        "Be one worker of a cluster.",
+        _worker,
+        logdir=_RUN_DIRECTORY,
+        trains=True,
+        joins_cluster=True,
+        options=(("max_restarts", Whole(), 0, _RESTARTS.format("it")),),
+    ),
+    "ps": Command(
+        "Be one parameter server of a cluster.",
+        _ps,
+        logdir="The run directory, for metrics of its own [none].",
+        trains=True,
+        joins_cluster=True,
+        options=(("max_restarts", Whole(), 0, _RESTARTS.format("it")),),
+    ),
+    "doctor": Command(
+        "Check whether this machine, or this host of a cluster, can run what is asked of it.",
+        _doctor,
+        logdir=_RUN_DIRECTORY,
+        trains=True,
+        options=(("cluster_spec", TEXT, None, SPEC),),
+    ),
+}
