@@ -104,6 +104,10 @@ def staleness_row(name: str, averages: str) -> str:
         ("comparison/runs/standard-seed-1", "-"),
         ("comparison/runs/async-2-seed-0", "own"),
         ("comparison/runs/async-2-seed-1", "own"),
+        ("comparison/runs/async-1-seed-0", "own"),
+        ("comparison/runs/async-1-seed-1", "own"),
+        ("comparison/runs/async-4-seed-0", "shared"),
+        ("comparison/runs/async-4-seed-1", "shared"),
         ("standard-seed-0", "-"),
         ("standard-again", "-"),
         ("standard-seed-1", "-"),
@@ -170,9 +174,13 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     assert f"the steps per second, {faster:.2f} times the baseline's" in " ".join(README.split())
     met, missed = sorted(run["solved_at_seconds"] - 20 * 60 for run in cluster)
     assert met <= 0 < missed
-    assert f"met by one of its two runs and missed by {missed:.0f} seconds by the other" in " ".join(README.split())
+    assert f"met by one of the two runs and missed by {missed:.0f} seconds by the other" in " ".join(README.split())
     first = json.loads((ROOT / "results" / "pong" / "async-2-seed-0" / "summary.json").read_text())
     assert f", {first['solved_at_steps']:,} and " in " ".join(LEARNING.split())
+    four = [json.loads((runs / f"async-4-seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    more = np.divide(*[np.median([run["solved_at_steps"] for run in kind]) for kind in (four, cluster)])
+    assert 1.8 < more < 2  # "nearly twice as many of them"
+    assert max(run["steps_per_second"] for run in four) < min(run["steps_per_second"] for run in cluster)
     table = tables((runs.parent / "report.md").read_text())
     waiting = [
         line.split("|")[-2].strip(" %")
@@ -183,9 +191,8 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     assert len(waiting) == 4
     assert f"and {min(waiting)} to {max(waiting)} % there" in " ".join(README.split())
     one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
-    stopped = f"{one['mean_return_100']:.1f} {{}} after {one['env_steps']:,} steps"
-    assert stopped.format("when it was stopped") in " ".join(README.split())
-    assert stopped.replace(" {}", "") in " ".join(LEARNING.split())
+    stopped = f"{one['mean_return_100']:.1f} after {one['env_steps']:,} steps"
+    assert stopped in " ".join(LEARNING.split())
     for name in ("standard-seed-1", "two-workers-stopped"):  # README: they stood still far below 18
         still = json.loads((ROOT / "results" / "pong" / name / "summary.json").read_text())
         assert still["exit_reason"] == "interrupted" and still["best_mean_return_100"] < 12
@@ -201,7 +208,7 @@ def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
     assert f"{four['steps_lost']:,} steps were made again" in " ".join(LEARNING.split())
     short = json.loads((pong / "four-workers-short" / "summary.json").read_text())
     quote = f"a mean of {short['mean_return_100']:.1f} when they were stopped after {short['env_steps']:,} steps"
-    assert quote in " ".join(LEARNING.split()) and quote in " ".join(README.split())
+    assert quote in " ".join(LEARNING.split())
 
 
 def test_the_baseline_played_the_same_games_again() -> None:
@@ -274,7 +281,7 @@ def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str)
 EPSILON_AND_RATE = ["standard-seed-0", "standard-seed-1", "settings/run-16"]
 EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 26)]
 EPSILON_AND_RATE += ["async-2-seed-0", "two-workers-short-again", "two-workers-stopped", "two-workers-higher-rate"]
-EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in ("standard", "async-2") for seed in (0, 1)]
+EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in ("standard", "async-2", "async-1", "async-4") for seed in (0, 1)]
 
 
 def epsilon_and_rate_row(name: str) -> str:
