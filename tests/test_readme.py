@@ -281,7 +281,8 @@ def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str)
 EPSILON_AND_RATE = ["standard-seed-0", "standard-seed-1", "settings/run-16"]
 EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 26)]
 EPSILON_AND_RATE += ["async-2-seed-0", "two-workers-short-again", "two-workers-stopped", "two-workers-higher-rate"]
-EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in ("standard", "async-2", "async-1", "async-4") for seed in (0, 1)]
+KINDS = ("standard", "async-2", "async-1", "async-4")
+EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in KINDS for seed in (0, 1)]
 
 
 def epsilon_and_rate_row(name: str) -> str:
