@@ -88,13 +88,15 @@ class Window:
     """A window that shows pictures [H, W, 3] uint8 at the speed of play, until it is closed or Escape is pressed.
 
     Raises:
-      UserError: there is no screen.
+      UserError: there is no screen, or it takes no window.
     """
 
     def __init__(self, title: str, frames_per_second: int):
         if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"} & os.environ.keys():
             raise UserError("--human: there is no screen here (DISPLAY is not set); --video=FILE.gif makes a video")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        # SDL would draw through OpenGL, and Mesa's, with its LLVM, takes a process that has TensorFlow loaded down.
+        os.environ.setdefault("SDL_FRAMEBUFFER_ACCELERATION", "0")
         import pygame
 
         self._pygame = pygame
@@ -114,7 +116,10 @@ class Window:
         factor = max(1, round(_MIN_HEIGHT / picture.shape[0]))
         size = (picture.shape[1] * factor, picture.shape[0] * factor)
         if self._surface is None:
-            self._surface = pygame.display.set_mode(size)
+            try:
+                self._surface = pygame.display.set_mode(size)
+            except pygame.error as error:
+                raise UserError(f"--human: no window can be opened: {one_line(error)}") from error
         surface = pygame.image.frombuffer(np.ascontiguousarray(picture).tobytes(), picture.shape[1::-1], "RGB")
         self._surface.blit(pygame.transform.scale(surface, size), (0, 0))
         pygame.display.flip()

@@ -1,6 +1,8 @@
 """Tests of async_dqn.show.viewers: videos that end when they should, and windows only where there is a screen."""
 
 import os
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -81,4 +83,60 @@ def test_a_window_shows_pictures_until_it_is_closed(monkeypatch):
     pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_ESCAPE))
     window.show(picture)
     assert window.is_done
+    window.close()
+
+
+SHOW_BESIDE_TENSORFLOW = """
+import numpy as np
+import tensorflow
+from async_dqn.show.viewers import Window
+
+window = Window("title", 1000)
+for picture in np.zeros((3, 210, 160, 3), np.uint8):
+    window.show(picture)
+window.close()
+"""
+
+
+@pytest.fixture
+def screen():
+    """The name of an X11 screen that nobody sees."""
+    if (server := shutil.which("Xvfb")) is None:
+        pytest.skip("Xvfb is not installed")
+    command = [server, "-displayfd", "1", "-screen", "0", "800x800x24", "-nolisten", "tcp"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield ":" + process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def test_a_window_on_a_real_screen_survives_tensorflow(screen):
+    environment = {**os.environ, "DISPLAY": screen}
+    for name in ("SDL_VIDEODRIVER", "SDL_FRAMEBUFFER_ACCELERATION", "WAYLAND_DISPLAY"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", SHOW_BESIDE_TENSORFLOW]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_windows_are_drawn_without_opengl(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.delenv("SDL_FRAMEBUFFER_ACCELERATION", raising=False)
+    Window("title", 1000).close()
+    assert os.environ["SDL_FRAMEBUFFER_ACCELERATION"] == "0"
+
+
+def test_a_screen_that_takes_no_window_is_named(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    import pygame
+
+    def refuse(size):
+        raise pygame.error("no visual")
+
+    monkeypatch.setattr(pygame.display, "set_mode", refuse)
+    window = Window("title", 1000)
+    with pytest.raises(UserError, match="--human: no window can be opened: no visual"):
+        window.show(pictures(1)[0])
     window.close()
