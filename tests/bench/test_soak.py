@@ -168,7 +168,8 @@ def test_a_short_soak_of_a_real_cluster(tmp_path):
     """A minute cannot tell 20 MB an hour from none; it tells that no update, minibatch or step is kept as a whole.
 
     The bound is for each update, so that it is the same on a fast machine: an update has 72 KB here. TensorFlow's
-    distributed runtime itself keeps some 100 bytes of each of its steps, so about 1 KB of each update.
+    distributed runtime itself keeps some 100 bytes of each of its steps, so about 1 KB of each update. A single thread
+    that comes late is no leak, though it looks like fifty an hour here; one for each checkpoint would be 720.
     """
     small = {"env": "CartPole-v1", **PRESETS["cartpole"], "replay_capacity": 2_000, "checkpoint_period": 5.0}
     found = soak.run(Plan(overrides=small | {"total_steps": 10**9}), 1.25, tmp_path / "soak")
@@ -180,5 +181,5 @@ def test_a_short_soak_of_a_real_cluster(tmp_path):
         if one["what"] == "resident MB":
             assert 1e6 * one["low"] / updates_per_hour < 5_000, one
         elif one["what"] in ("descriptors", "threads"):
-            assert one["low"] <= 0, one
+            assert one["verdict"] != "grows", one
     assert not processes_naming(tmp_path) and not psutil.Process().children()
