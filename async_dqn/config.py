@@ -122,6 +122,11 @@ class Config:
         "with the next one.",
         choices=DTYPES,
     )
+    shared_memory: bool = _setting(
+        True,
+        "Push and pull through memory shared with the parameter servers of the same host, not through sockets (Linux; "
+        "with --wire_dtype=float32).",
+    )
     overlap: bool = _setting(
         False,
         "Make trips to the parameter servers in a thread beside the computation: it waits less, and updates are "
@@ -235,6 +240,7 @@ _OF_ONE_PROCESS = frozenset(
         "pin",
         "prefetch",
         "ps_deadline",
+        "shared_memory",
         "start_deadline",
         "stop_at_return",
         "threads",

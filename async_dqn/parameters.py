@@ -88,7 +88,7 @@ class Stop(IntEnum):
 
 
 class Pulled(NamedTuple):
-    """The online parameters [P] float32, in the receiver's own memory, and the counters just before they were read."""
+    """The online parameters [P] float32, for the receiver until its next pull but one, and the counters just before."""
 
     online: np.ndarray
     counters: Counters

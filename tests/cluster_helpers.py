@@ -155,7 +155,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     from async_dqn import optimizers
-    from async_dqn.cluster import server
+    from async_dqn.cluster import remote_store, server, shared_memory
     from async_dqn.cluster.leases import LeaseKeeper
     from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
     from async_dqn.errors import Outage
@@ -173,6 +173,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
         max_staleness: int = 0,
         deadline: float = 30.0,
         wire_dtype: str = "float32",
+        may_share_memory: bool = True,
     ) -> int:
         """Gives its token."""
         assert wait_until_reachable(spec.ps, START, lambda: False) == []
@@ -190,6 +191,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
                 token=token,
                 max_staleness=max_staleness,
                 wire_dtype=wire_dtype,
+                may_share_memory=may_share_memory,
                 deadline=deadline,
                 warn=lambda text: connection.send(("warning", text)),
             )
@@ -218,6 +220,22 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
             return reopen()
 
         connection._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
+
+    def share_memory() -> list[str]:
+        """Addresses of the segments that are shared with each ps; empty for those that are not."""
+        return [segment.address if segment else "" for segment in stores[0]._share_memory()]
+
+    def be_elsewhere(ps: int) -> None:
+        """One ps finds nothing under the addresses of segments that are made from now on."""
+        made = iter(range(10**9))
+
+        class Unreachable(shared_memory.Segment):
+            def __init__(self, size: int):
+                super().__init__(size)
+                if next(made) % spec.num_ps == ps:
+                    self.address = f"/proc/self/fd/987654 {size} 1"
+
+        remote_store.shared_memory.Segment = Unreachable
 
     def be_patient(seconds: float) -> None:
         stores[0]._session.patience = seconds
@@ -259,6 +277,8 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     own = [
         open_store,
         lose_next_step,
+        share_memory,
+        be_elsewhere,
         be_patient,
         join,
         each,

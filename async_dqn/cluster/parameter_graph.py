@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.optimizers import Optimizer
@@ -95,13 +96,21 @@ class ParameterGraph:
         ledger = self._ledger_variable
         self.learning_rate = tf.compat.v1.placeholder(tf.float32, [])
         self.updates = [tf.compat.v1.placeholder(wire_dtype, [size]) for size in self.sizes]
+        self.segments = [tf.compat.v1.placeholder(tf.string, []) for _ in self.sizes]
+        self.turns = [tf.compat.v1.placeholder(tf.int64, []) for _ in self.sizes]
         applied, refreshed = [], []
         self.pull_applied: list[tf.Tensor] = []  # what `pull` gives, in the step of a push and after it
+        self.exchange: list[tf.Tensor] = []  # the same by way of a segment: each gives its turn
+        self.reaches: list[tf.Tensor] = []
         for k, (online, target) in enumerate(zip(self.online, self.target, strict=True)):
             with tf.device(online.device):
-                applied.append(self._apply_if(may_apply, optimizer, k))
+                applied.append(self._apply_if(may_apply, optimizer, k, self.updates[k]))
                 with tf.control_dependencies([applied[k]]):  # and so of counters older than the parameters
                     self.pull_applied.append(tf.cast(online.read_value(), wire_dtype))
+                self.reaches.append(shared_memory.reaches(self.segments[k]))
+                taken = shared_memory.take(self.segments[k], self.sizes[k])
+                with tf.control_dependencies([self._apply_if(may_apply, optimizer, k, taken)]):
+                    self.exchange.append(shared_memory.give(self.segments[k], self.turns[k], online.read_value()))
                 refreshed.append(target.assign(online.read_value(), read_value=False))
         with tf.device(ledger.device):
             self.ledger = ledger.read_value()
@@ -134,8 +143,8 @@ class ParameterGraph:
                     value = tf.compat.v1.placeholder(var.dtype, var.shape)
                     self.assign[var.op.name] = (value, var.assign(value, read_value=False))
 
-    def _apply_if(self, may_apply: tf.Tensor, optimizer: Optimizer, shard: int) -> tf.Operation:
-        online, slots, update = self.online[shard], self.slots[shard], self.updates[shard]
+    def _apply_if(self, may_apply: tf.Tensor, optimizer: Optimizer, shard: int, update: tf.Tensor) -> tf.Operation:
+        online, slots = self.online[shard], self.slots[shard]
 
         def apply() -> tf.Tensor:
             applied = optimizer.apply(online, slots, tf.cast(update, tf.float32), self.learning_rate)

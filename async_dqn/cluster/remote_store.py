@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.aligned import aligned_empty
+from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import Ledger, SeatState, initial_rows, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
@@ -59,6 +60,8 @@ class RemoteParameterStore:
       token: this process's, from `new_token`.
       max_staleness: updates that are older are dropped; 0: none.
       wire_dtype: what updates and pulled parameters travel in: float32 or bfloat16. Targets are always float32.
+      may_share_memory: whether `push_pull` goes through memory shared with each ps that is on this host, if the wire
+        carries float32.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
       warn: takes a line on what went wrong and was mended.
       should_stop: whether this process is to end; then there is no waiting for what does not answer.
@@ -80,6 +83,7 @@ class RemoteParameterStore:
         deadline: float,
         warn: Callable[[str], None],
         wire_dtype: str = "float32",
+        may_share_memory: bool = True,
         should_stop: Callable[[], bool] = lambda: False,
     ):
         self.num_parameters = num_parameters
@@ -101,6 +105,8 @@ class RemoteParameterStore:
         )
         self._wire_dtype = tf.as_dtype(wire_dtype).as_numpy_dtype
         self._bounds = np.cumsum([0, *self._nodes.sizes])
+        self._may_share_memory = may_share_memory and wire_dtype == "float32" and shared_memory.is_available()
+        self._segments: list[shared_memory.Segment | None] | None = None  # None: not asked for since they were dropped
         self._warn = warn
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
@@ -249,6 +255,7 @@ class RemoteParameterStore:
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {deadline:.0f} s")
         with self._lock:
             self._session.renew()
+            self._unshare_memory()
             self._outage = None
 
     def settle(self) -> bool:
@@ -314,14 +321,40 @@ class RemoteParameterStore:
     def push_pull(
         self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
     ) -> tuple[Counters, Pulled]:
-        feed = self._updating(update, learning_rate)
-        counted, shards = self._count(counts, *self._nodes.pull_applied, feed=feed, computed_on=computed_on)
-        pulled = self._pulled(shards, counted.after) if shards else self.pull()
-        return counted.before, pulled
+        nodes = self._nodes
+        with self._lock:
+            segments = self._share_memory()
+            feed, fetches = self._updating(update, learning_rate), list(nodes.pull_applied)
+            for k, segment in enumerate(segments):
+                if segment:
+                    turn = segment.put(feed.pop(nodes.updates[k]))
+                    feed |= {nodes.segments[k]: segment.address, nodes.turns[k]: turn}
+                    fetches[k] = nodes.exchange[k]
+            counted, found = self._count(counts, *fetches, feed=feed, computed_on=computed_on)
+            if not found:
+                self._unshare_memory()  # the step that was lost may still be at work there
+                return counted.before, self.pull()
+            shards = [segment.pulled[one] if segment else one for segment, one in zip(segments, found, strict=True)]
+            return counted.before, self._pulled(shards, counted.after)
 
     def _updating(self, update: np.ndarray, learning_rate: float) -> dict[tf.Tensor, Any]:
         shards = self._split(update.astype(self._wire_dtype, copy=False))
         return dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
+
+    def _share_memory(self) -> list[shared_memory.Segment | None]:
+        """One for each ps, None where that is on another host."""
+        if self._segments is None and self._may_share_memory:
+            made = [shared_memory.Segment(size) for size in self._nodes.sizes]
+            feed = {node: segment.address for node, segment in zip(self._nodes.segments, made, strict=True)}
+            found = self._run_again(self._nodes.reaches, feed)
+            self._segments = [one if is_reached else None for one, is_reached in zip(made, found, strict=True)]
+        return self._segments or [None] * self._spec.num_ps
+
+    def _unshare_memory(self) -> None:
+        """Nobody finds the segments any more; the next that are shared are new ones."""
+        for segment in filter(None, self._segments or []):
+            segment.close()
+        self._segments = None
 
     def refresh_target(self) -> None:
         self._run_again(self._nodes.refresh)

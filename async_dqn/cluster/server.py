@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from async_dqn.cluster import shared_memory
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.errors import RunError
 
@@ -28,6 +29,8 @@ def start_server(
     spec: ClusterSpec, job: str, task_index: int, config: tf.compat.v1.ConfigProto
 ) -> tf.distribute.Server:
     """Starts the gRPC server of one task. Raises RunError where its port cannot be had."""
+    if job == "ps":
+        shared_memory.serve()
     try:
         return tf.distribute.Server(spec.to_dict(), job_name=job, task_index=task_index, config=config)
     except tf.errors.OpError as error:

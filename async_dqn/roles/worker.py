@@ -107,6 +107,7 @@ def make_remote_store(
         total_steps=config.total_steps,
         max_staleness=config.max_staleness,
         wire_dtype=config.wire_dtype,
+        may_share_memory=config.shared_memory,
         deadline=config.ps_deadline,
         warn=warn,
         should_stop=should_stop,

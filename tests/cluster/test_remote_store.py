@@ -82,12 +82,16 @@ def test_every_ps_holds_one_shard_of_every_vector(opened):
 
 
 @pytest.mark.cluster
-def test_updates_of_two_processes_add_up_exactly(opened):
+@pytest.mark.parametrize("method", ["push", "push_pull"])
+def test_updates_of_two_processes_add_up_exactly(opened, method):
     clients = opened("add")
     pushes = [_updates(seed, 60) for seed in (2, 3)]
     for client, updates in zip(clients, pushes, strict=True):
-        client.begin("each_at_once", "push", [(update, 0.1, Counters(updates=1), 0) for update in updates])
-    heard = [[counters.updates for counters in client.result()] for client in clients]
+        client.begin("each_at_once", method, [(update, 0.1, Counters(updates=1), 0) for update in updates])
+    answers = [client.result() for client in clients]
+    if method == "push_pull":
+        answers = [[before for before, _ in answer] for answer in answers]
+    heard = [[before.updates for before in answer] for answer in answers]
 
     expected = np.arange(P) + np.sum([*pushes[0], *pushes[1]], axis=0)
     for client in clients:
@@ -262,9 +266,19 @@ def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arr
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("optimizer", "options"), [("add", ()), ("adam", ()), ("add", (0, 30.0, "bfloat16"))])
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("add", ()),
+        ("adam", ()),
+        ("add", (0, 30.0, "float32", False)),
+        ("adam", (0, 30.0, "float32", False)),
+        ("add", (0, 30.0, "bfloat16")),
+    ],
+)
 def test_a_push_pull_is_a_push_and_then_a_pull(opened, optimizer, options):
     first, second = opened(optimizer, *options)
+    assert [bool(address) for address in first("share_memory")] == [not options] * 2
     store = LocalParameterStore(P, optimizers.adam() if optimizer == "adam" else optimizers.add(), BUDGET)
     store.initialize(np.arange(P, dtype=np.float32))
     for number, update in enumerate(_updates(2, 4)):
@@ -274,7 +288,8 @@ def test_a_push_pull_is_a_push_and_then_a_pull(opened, optimizer, options):
         expected_before, expected = store.push_pull(update, 0.5, counts, number)
         assert (before, pulled.counters) == (expected_before, expected.counters)
         assert pulled.online.dtype == np.float32
-        np.testing.assert_allclose(pulled.online, expected.online, rtol=1e-2 if options else 1e-6, atol=1e-6)
+        tolerance = 1e-2 if "bfloat16" in options else 1e-6
+        np.testing.assert_allclose(pulled.online, expected.online, rtol=tolerance, atol=1e-6)
 
 
 @pytest.mark.cluster
@@ -289,12 +304,34 @@ def test_a_push_pull_whose_update_is_too_stale_pulls_all_the_same(opened):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
-def test_a_push_pull_that_was_lost_is_counted_once_and_pulls_again(opened, arrives):
-    first, _ = opened("add")
+@pytest.mark.parametrize("options", [(), (0, 30.0, "float32", False)], ids=["shared memory", "sockets"])
+def test_a_push_pull_that_was_lost_is_counted_once_and_pulls_again(opened, arrives, options):
+    first, _ = opened("add", *options)
+    segments = first("share_memory")
     first("lose_next_step", arrives)
     before, pulled = first("push_pull", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
     assert (before, pulled.counters) == (Counters(), Counters(updates=1, env_steps=4))
     np.testing.assert_array_equal(pulled.online, np.arange(P) + (1 if arrives else 0))
+
+    before, pulled = first("push_pull", np.full(P, 10, np.float32), 1.0, Counters(updates=1), 0)
+    np.testing.assert_array_equal(pulled.online, np.arange(P) + (11 if arrives else 10))
+    # What was lost might still read or write the old ones.
+    assert options or not set(segments) & set(first("share_memory"))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("elsewhere", [0, 1])
+def test_a_ps_on_another_host_is_reached_over_the_network_and_one_beside_it_is_not(tmp_path, elsewhere):
+    with store_cluster(tmp_path, num_ps=2, num_workers=1, total_steps=BUDGET) as cluster:
+        (worker,) = cluster.clients
+        worker("be_elsewhere", elsewhere)
+        cluster.open("add", P)
+        worker("initialize", np.arange(P, dtype=np.float32))
+        worker("join")
+        assert [bool(address) for address in worker("share_memory")] == [elsewhere != 0, elsewhere != 1]
+        for number in range(1, 4):
+            _, pulled = worker("push_pull", np.ones(P, np.float32), 0.5, Counters(updates=1), 0)
+            np.testing.assert_array_equal(pulled.online, np.arange(P) + number)
 
 
 @pytest.mark.cluster
@@ -465,7 +502,7 @@ def _cluster_to_harm(folder, num_ps=2, flags=("--lease=600", "--start_deadline=6
 def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path, victim):
     with _cluster_to_harm(tmp_path) as cluster:
         chief, other = cluster.clients
-        chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)
+        chief("push_pull", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)
         saved = chief("state")
         chief("check")  # as with every row of metrics
         other("claim_steps", 10, Counters())
@@ -499,9 +536,11 @@ def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path
         assert [seat.starts for seat in ledger.seats] == [1, 1]
         _assert_equal(other("state"), saved)
         assert other("claim_steps", BUDGET, Counters())[0] == BUDGET
-        assert chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 1) == Counters(
-            updates=1, minibatches=1, claimed_steps=BUDGET
-        )
+        before, pulled = chief("push_pull", np.ones(P, np.float32), 0.1, Counters(updates=1), 1)
+        assert before == Counters(updates=1, minibatches=1, claimed_steps=BUDGET)
+        np.testing.assert_array_equal(pulled.online, other("pull").online)
+        assert (pulled.online != saved["online"]).all()
+        assert all(chief("share_memory"))
 
 
 @pytest.mark.cluster
