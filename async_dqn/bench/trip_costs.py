@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,13 +26,13 @@ _SIZE = 1e-6  # of an update: parameters stay finite however many are pushed
 def trips(
     config: Config, *, seconds: float, cluster: Mapping[str, list[str]], pushes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
-    """One pull, and one push of each kind, with nothing else going on.
+    """One pull, one push of each kind, and a push that pulls by each way, with nothing else going on.
 
     The parameter servers are left with word that this worker is done, so that they end by themselves.
 
     Args:
       cluster: its one worker is this process.
-      pushes: {name: settings in place of those of `config`}.
+      pushes: {name: settings in place of those of `config`}. The last is that of the push that pulls.
     """
     spec = ClusterSpec(ps=tuple(cluster["ps"]), worker=tuple(cluster["worker"]))
     session_config = server.session_config("worker", 0, 1, devices.gpu_options(config))
@@ -44,17 +44,26 @@ def trips(
             raise RunError(f"no parameter server listens at {', '.join(missing)} within {_START_DEADLINE:.0f} s")
         costs: dict[str, float] = {}
         for name, settings in pushes.items():
-            pull, push = _pull_and_push(dataclasses.replace(config, **settings), spec, target, session_config, seconds)
-            costs.setdefault("pull, ms", 1e3 * pull)
-            costs[f"push of {name}, ms"] = 1e3 * push
+            changed = dataclasses.replace(config, **settings, shared_memory=False)
+            cost = _measure(changed, spec, target, session_config, seconds)
+            costs.setdefault("pull, ms", 1e3 * cost.pull)
+            costs[f"push of {name}, ms"] = 1e3 * cost.push
+        costs[f"{name} and back, ms"] = 1e3 * cost.both
+        if config.wire_dtype == "float32":
+            shared = _measure(dataclasses.replace(changed, shared_memory=True), spec, target, session_config, seconds)
+            costs[f"{name} and back, shared memory, ms"] = 1e3 * shared.both
         return costs
     finally:
         keeper.finish(0, _END_DEADLINE)
 
 
-def _pull_and_push(
-    config: Config, spec: ClusterSpec, target: str, session_config: Any, seconds: float
-) -> tuple[float, float]:
+class _Seconds(NamedTuple):
+    pull: float
+    push: float
+    both: float  # in one trip
+
+
+def _measure(config: Config, spec: ClusterSpec, target: str, session_config: Any, seconds: float) -> _Seconds:
     """Seconds of each, with the parameters and the optimizer set anew."""
     problem = assemble.make_problem(config)
 
@@ -77,8 +86,10 @@ def _pull_and_push(
     update = rng.standard_normal(problem.layout.num_parameters, np.float32) * np.float32(_SIZE)
     counts = Counters(minibatches=1, updates=1)
     pull = median_seconds(store.pull, seconds)
-    push = median_seconds(lambda: store.push(update, config.learning_rate, counts, 0), seconds)
+    arguments = (update, config.learning_rate, counts, 0)
+    push = median_seconds(lambda: store.push(*arguments), seconds)
+    both = median_seconds(lambda: store.push_pull(*arguments), seconds)
     if not np.isfinite(store.pull().online).all():
         raise RunError("the parameters are no longer finite")
     store.close()
-    return pull, push
+    return _Seconds(pull, push, both)

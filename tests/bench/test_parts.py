@@ -141,6 +141,8 @@ def test_trips_are_made_to_real_parameter_servers_that_end_by_themselves(num_ps)
         "push of a gradient, ms",
         "push of a gradient, locked, ms",
         "push of a delta, ms",
+        "a delta and back, ms",
+        "a delta and back, shared memory, ms",
     }
     assert all(0 < cost < 10_000 for cost in found.values())
     assert not psutil.Process().children(recursive=True)
