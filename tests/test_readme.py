@@ -189,7 +189,7 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         if re.match(r"\| async-2, seed \d: worker", line) and line.endswith("% |")
     ]
     assert len(waiting) == 4
-    assert f"and {min(waiting)} to {max(waiting)} % there" in " ".join(README.split())
+    assert f"and waited for {min(waiting)} to {max(waiting)} % of its time" in " ".join(README.split())
     one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
     stopped = f"{one['mean_return_100']:.1f} after {one['env_steps']:,} steps"
     assert stopped in " ".join(LEARNING.split())
@@ -529,3 +529,4 @@ def test_the_ratios_of_the_benchmark_are_those_of_the_files(name: str, dtype: st
             float(row[2].partition(" ")[0]) for row in rows if row[1].startswith("learner only") and dtype in row[1]
         )
         assert f"compute {several / one:.2f} times the minibatches" in SPEED
+        assert f"limit itself is {several / one:.2f} times what one process computes" in " ".join(README.split())

@@ -54,7 +54,7 @@ def run_doctor(
         ("memory", lambda: machine.check_memory(config, here.result(), problem.result())),
         ("disk", lambda: machine.check_disk(config, path, here.result(), _unless_failed(problem), resume=resume)),
         ("cores", lambda: machine.check_cores(config, here.result(), machine.usable_cores())),
-        ("dtype", lambda: machine.check_dtype(config, provenance.cpu_info().get("flags", ""), tensorflow.result()[1])),
+        ("dtype", lambda: machine.check_dtype(config, provenance.cpu_info(), tensorflow.result()[1])),
         ("load", lambda: machine.check_load(os.getloadavg()[0], os.cpu_count() or 1)),
         ("open files", lambda: machine.check_files(config, here.result(), resource.getrlimit(resource.RLIMIT_NOFILE))),
         ("processes", lambda: machine.check_processes(here.result(), machine.process_limits(), machine.usable_cores())),

@@ -186,20 +186,24 @@ def test_a_clock_before_2025_is_wrong(now, status):
         ({}, "avx2 amx_bf16", 0, "ok", "--compute_dtype=bfloat16"),
         ({}, "avx2 amx_bf16", None, "ok", "--compute_dtype=bfloat16"),
         ({}, "avx2 avx512_bf16", 0, "ok", "float32"),
+        ({}, "AMD avx512_bf16", 0, "ok", "--compute_dtype=bfloat16"),
+        ({}, "AMD avx2", 0, "ok", "float32"),
         ({}, "avx2 amx_bf16", 2, "ok", "float32"),
         ({"gpus": "none"}, "avx2 amx_bf16", 2, "ok", "--compute_dtype=bfloat16"),
         ({"compute_dtype": "bfloat16"}, "avx2 amx_bf16", 0, "ok", "bfloat16"),
         ({"compute_dtype": "bfloat16"}, "avx2 avx512_bf16", 0, "warning", "slower"),
+        ({"compute_dtype": "bfloat16"}, "AMD avx512_bf16", 0, "ok", "bfloat16"),
         ({"compute_dtype": "bfloat16"}, "", 0, "warning", "slower"),
         ({"compute_dtype": "bfloat16"}, "", 1, "ok", "bfloat16"),
     ],
 )
 def test_a_type_is_judged_by_what_the_processor_has(settings, flags, num_gpus, status, words):
-    result = only(machine.check_dtype(make_config("pong-fast", {"env": "pong"} | settings), flags, num_gpus))
+    cpu = {"flags": flags, "vendor_id": "AuthenticAMD" if "AMD" in flags else "GenuineIntel"}
+    result = only(machine.check_dtype(make_config("pong-fast", {"env": "pong"} | settings), cpu, num_gpus))
     assert result.status == status
     assert words in result.found
     assert ("--compute_dtype" in result.found) is (words.startswith("--"))
 
 
 def test_a_small_network_gains_nothing_by_another_type():
-    assert only(machine.check_dtype(CARTPOLE, "amx_bf16", 0)).found == "float32"
+    assert only(machine.check_dtype(CARTPOLE, {"flags": "amx_bf16"}, 0)).found == "float32"
