@@ -105,8 +105,10 @@ def test_those_that_measure_together_begin_at_the_same_time(functions):
 def test_a_child_ends_with_its_parent(functions, number):
     path = functions / "pid"
     program = (
+        "import signal\n"
         "from async_dqn.bench.child import measure\n"
         "from async_dqn.config import Config\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # it is ignored in a background job
         f"measure('functions_of_test:never', Config(), path={json.dumps(str(path))})"
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True) as parent:
