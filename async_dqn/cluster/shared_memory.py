@@ -182,11 +182,11 @@ def reaches(address: tf.Tensor) -> tf.Tensor:
 
 
 def take(address: tf.Tensor, size: int) -> tf.Tensor:
-    """The segment's update [size], where it lies: it must not change before the step is over."""
+    """The segment's update [size] float32, where it lies: it must not change before the step is over."""
     update = tf.raw_ops.PyFunc(input=[address], token=_TAKE, Tout=[tf.float32])[0]
     return tf.ensure_shape(update, [size])
 
 
 def give(address: tf.Tensor, turn: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Writes a value [size] to the segment's `pulled` of that turn. Gives the turn, once it is there."""
+    """Writes a value [size] float32 to the segment's `pulled` of that turn. Gives the turn, once it is there."""
     return tf.raw_ops.PyFunc(input=[address, turn, value], token=_GIVE, Tout=[tf.int64])[0]
