@@ -63,7 +63,7 @@ class RemoteParameterStore:
       may_share_memory: whether `push_pull` goes through memory shared with each ps that is on this host, if the wire
         carries float32.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
-      warn: takes a line on what went wrong and was mended.
+      warn: takes a line on what went wrong and was mended, and on which ps share no memory though they may.
       should_stop: whether this process is to end; then there is no waiting for what does not answer.
     """
 
@@ -348,6 +348,9 @@ class RemoteParameterStore:
             feed = {node: segment.address for node, segment in zip(self._nodes.segments, made, strict=True)}
             found = self._run_again(self._nodes.reaches, feed)
             self._segments = [one if is_reached else None for one, is_reached in zip(made, found, strict=True)]
+            far = [str(k) for k, is_reached in enumerate(found) if not is_reached]
+            if far:
+                self._warn(f"no memory is shared with ps {', '.join(far)}: trips there go over the network")
         return self._segments or [None] * self._spec.num_ps
 
     def _unshare_memory(self) -> None:

@@ -329,6 +329,7 @@ def test_a_ps_on_another_host_is_reached_over_the_network_and_one_beside_it_is_n
         worker("initialize", np.arange(P, dtype=np.float32))
         worker("join")
         assert [bool(address) for address in worker("share_memory")] == [elsewhere != 0, elsewhere != 1]
+        assert [line.partition(":")[0] for line in worker.warnings] == [f"no memory is shared with ps {elsewhere}"]
         for number in range(1, 4):
             _, pulled = worker("push_pull", np.ones(P, np.float32), 0.5, Counters(updates=1), 0)
             np.testing.assert_array_equal(pulled.online, np.arange(P) + number)
