@@ -124,8 +124,8 @@ class Config:
     )
     shared_memory: bool = _setting(
         True,
-        "Push and pull through memory shared with the parameter servers of the same host, not through sockets (Linux; "
-        "with --wire_dtype=float32).",
+        "Trips that push and pull go through memory shared with the parameter servers of the same host, not through "
+        "sockets (Linux; with --wire_dtype=float32).",
     )
     overlap: bool = _setting(
         False,

@@ -1,6 +1,7 @@
 """Real processes for tests: commands of the product, and clients of a parameter store, each with a deadline."""
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -237,6 +238,14 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
 
         remote_store.shared_memory.Segment = Unreachable
 
+    def be_without_memory() -> None:
+        """The system refuses all segments from now on."""
+
+        def refuse(size: int) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        remote_store.shared_memory.Segment = refuse
+
     def be_patient(seconds: float) -> None:
         stores[0]._session.patience = seconds
 
@@ -279,6 +288,7 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
         lose_next_step,
         share_memory,
         be_elsewhere,
+        be_without_memory,
         be_patient,
         join,
         each,

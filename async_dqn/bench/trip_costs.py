@@ -1,8 +1,10 @@
 """What a child measures as the one worker of a cluster: the cost of a trip to the parameter servers."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -42,29 +44,28 @@ def trips(
         missing = wait_until_reachable(spec.ps, _START_DEADLINE, lambda: False)
         if missing:
             raise RunError(f"no parameter server listens at {', '.join(missing)} within {_START_DEADLINE:.0f} s")
+        measure = functools.partial(_measure, spec, target, session_config, seconds)
         costs: dict[str, float] = {}
         for name, settings in pushes.items():
             changed = dataclasses.replace(config, **settings, shared_memory=False)
-            cost = _measure(changed, spec, target, session_config, seconds)
-            costs.setdefault("pull, ms", 1e3 * cost.pull)
-            costs[f"push of {name}, ms"] = 1e3 * cost.push
-        costs[f"{name} and back, ms"] = 1e3 * cost.both
+            (costs[f"push of {name}, ms"],) = measure(changed, "push")
+        pull, costs[f"{name} and back, ms"] = measure(changed, "pull", "push_pull")
         if config.wire_dtype == "float32":
-            shared = _measure(dataclasses.replace(changed, shared_memory=True), spec, target, session_config, seconds)
-            costs[f"{name} and back, shared memory, ms"] = 1e3 * shared.both
-        return costs
+            with contextlib.suppress(RunError):  # no memory is shared here, and the rest is worth having
+                shared = dataclasses.replace(changed, shared_memory=True)
+                (costs[f"{name} and back, shared memory, ms"],) = measure(shared, "push_pull")
+        return {"pull, ms": pull} | costs
     finally:
         keeper.finish(0, _END_DEADLINE)
 
 
-class _Seconds(NamedTuple):
-    pull: float
-    push: float
-    both: float  # in one trip
+def _measure(
+    spec: ClusterSpec, target: str, session_config: Any, seconds: float, config: Config, *ways: str
+) -> list[float]:
+    """Milliseconds of each of `ways`, methods of the store, with the parameters and the optimizer set anew.
 
-
-def _measure(config: Config, spec: ClusterSpec, target: str, session_config: Any, seconds: float) -> _Seconds:
-    """Seconds of each, with the parameters and the optimizer set anew."""
+    Raises RunError where a trip was lost, or memory is to be shared and is not.
+    """
     problem = assemble.make_problem(config)
 
     def complain(line: str) -> None:
@@ -84,12 +85,14 @@ def _measure(config: Config, spec: ClusterSpec, target: str, session_config: Any
     store.join()
     rng = np.random.default_rng(config.seed)
     update = rng.standard_normal(problem.layout.num_parameters, np.float32) * np.float32(_SIZE)
-    counts = Counters(minibatches=1, updates=1)
-    pull = median_seconds(store.pull, seconds)
-    arguments = (update, config.learning_rate, counts, 0)
-    push = median_seconds(lambda: store.push(*arguments), seconds)
-    both = median_seconds(lambda: store.push_pull(*arguments), seconds)
+    arguments = (update, config.learning_rate, Counters(minibatches=1, updates=1), 0)
+    calls: dict[str, Callable[[], Any]] = {
+        "pull": store.pull,
+        "push": lambda: store.push(*arguments),
+        "push_pull": lambda: store.push_pull(*arguments),
+    }
+    found = [1e3 * median_seconds(calls[way], seconds) for way in ways]
     if not np.isfinite(store.pull().online).all():
         raise RunError("the parameters are no longer finite")
     store.close()
-    return _Seconds(pull, push, both)
+    return found

@@ -148,7 +148,11 @@ def _doctor(call: Call) -> int:
         Progress().say(f"warning  {error}; so this is about a cluster on this machine")
         spec = None
     forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
-    config = from_flags.config(values, forced)
+    try:
+        config = from_flags.config(values, forced)
+    except ImportError:  # of what knows the environments, which is for a check to tell
+        values["preset"].value = "atari-fast"
+        config = from_flags.config(values, forced)
     from async_dqn.doctor.run import run_doctor
 
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))

@@ -105,7 +105,7 @@ class RemoteParameterStore:
         )
         self._wire_dtype = tf.as_dtype(wire_dtype).as_numpy_dtype
         self._bounds = np.cumsum([0, *self._nodes.sizes])
-        self._may_share_memory = may_share_memory and wire_dtype == "float32" and shared_memory.is_available()
+        self._may_share_memory = may_share_memory and wire_dtype == "float32"
         self._segments: list[shared_memory.Segment | None] | None = None  # None: not asked for since they were dropped
         self._warn = warn
         self._lock = threading.RLock()
@@ -342,16 +342,24 @@ class RemoteParameterStore:
         return dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
 
     def _share_memory(self) -> list[shared_memory.Segment | None]:
-        """One for each ps, None where that is on another host."""
+        """One for each ps, None where none is shared, be it for now."""
         if self._segments is None and self._may_share_memory:
-            made = [shared_memory.Segment(size) for size in self._nodes.sizes]
-            feed = {node: segment.address for node, segment in zip(self._nodes.segments, made, strict=True)}
-            found = self._run_again(self._nodes.reaches, feed)
-            self._segments = [one if is_reached else None for one, is_reached in zip(made, found, strict=True)]
-            far = [str(k) for k, is_reached in enumerate(found) if not is_reached]
-            if far:
-                self._warn(f"no memory is shared with ps {', '.join(far)}: trips there go over the network")
+            with contextlib.suppress(Outage):  # which is for the caller to meet, once what it counts is in the books
+                self._segments = self._try_to_share()
         return self._segments or [None] * self._spec.num_ps
+
+    def _try_to_share(self) -> list[shared_memory.Segment | None]:
+        try:
+            made = [shared_memory.Segment(size) for size in self._nodes.sizes]
+        except OSError as error:
+            self._warn(f"no memory is shared ({error.strerror}): all trips go over the network")
+            return [None] * self._spec.num_ps
+        feed = {node: segment.address for node, segment in zip(self._nodes.segments, made, strict=True)}
+        found = self._run_again(self._nodes.reaches, feed)
+        far = [str(k) for k, is_reached in enumerate(found) if not is_reached]
+        if far:
+            self._warn(f"no memory is shared with ps {', '.join(far)}: trips there go over the network")
+        return [one if is_reached else None for one, is_reached in zip(made, found, strict=True)]
 
     def _unshare_memory(self) -> None:
         """Nobody finds the segments any more; the next that are shared are new ones."""

@@ -8,6 +8,8 @@ with either, and when, stays with the graph.
 """
 
 import contextlib
+import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -21,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 _NUM_TURNS = 2
+_CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 _ROW = 64  # bytes, to which every array is aligned; the first row holds the segment's number
 _REACHES, _TAKE, _GIVE = "pyfunc_0", "pyfunc_1", "pyfunc_2"  # TensorFlow names functions in the order they come in
 
@@ -48,9 +51,17 @@ def _map(descriptor: int, size: int) -> _Arrays:
     return _Arrays(np.frombuffer(memory, np.uint64, 1), update, pulled)
 
 
-def is_available() -> bool:
-    """Whether this system has what a segment is made of (Linux)."""
-    return hasattr(os, "memfd_create")
+def _anonymous_file() -> int:
+    """A descriptor of a file that has no name. Raises OSError where the system has none (all but Linux)."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("async-dqn")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "memfd_create"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    descriptor = libc.memfd_create(b"async-dqn", _CLOSE_ON_EXEC)  # Pythons built on an old system, as conda's are
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(descriptor)
 
 
 class Segment:
@@ -61,10 +72,13 @@ class Segment:
     Attributes:
       address: what a parameter server finds it by.
       pulled: arrays [n] float32, one for each turn.
+
+    Raises:
+      OSError: at construction, where the system gives no such memory.
     """
 
     def __init__(self, size: int):
-        descriptor = os.memfd_create("async-dqn")
+        descriptor = _anonymous_file()
         self._let_go = weakref.finalize(self, os.close, descriptor)
         os.ftruncate(descriptor, _num_bytes(size))
         arrays = _map(descriptor, size)

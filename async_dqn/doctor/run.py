@@ -78,11 +78,11 @@ def _make_problem(config: Config, tensorflow: Future) -> Any:
     """The run's Problem; None where it cannot be made, which checks of their own tell."""
     if tensorflow.result()[1] is None:
         return None
-    from async_dqn.roles import assemble
-
     try:
+        from async_dqn.roles import assemble
+
         return assemble.make_problem(config)
-    except UserError:
+    except (ImportError, UserError):
         return None
 
 

@@ -336,6 +336,21 @@ def test_a_ps_on_another_host_is_reached_over_the_network_and_one_beside_it_is_n
 
 
 @pytest.mark.cluster
+def test_a_worker_whose_system_refuses_memory_goes_over_the_network(tmp_path):
+    with store_cluster(tmp_path, num_ps=2, num_workers=1, total_steps=BUDGET) as cluster:
+        (worker,) = cluster.clients
+        worker("be_without_memory")
+        cluster.open("add", P)
+        worker("initialize", np.arange(P, dtype=np.float32))
+        worker("join")
+        for number in range(1, 4):
+            _, pulled = worker("push_pull", np.ones(P, np.float32), 0.5, Counters(updates=1), 0)
+            np.testing.assert_array_equal(pulled.online, np.arange(P) + number)
+        assert worker("share_memory") == ["", ""]
+        assert worker.warnings == ["no memory is shared (Operation not permitted): all trips go over the network"]
+
+
+@pytest.mark.cluster
 def test_a_join_whose_answer_was_lost_is_one_start(opened):
     first, _ = opened("add")
     first("leave")
@@ -450,12 +465,15 @@ def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_b
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
-def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrives):
+@pytest.mark.parametrize("options", [(), (0, 30.0, "float32", False)], ids=["shared memory", "sockets"])
+def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrives, options):
     # To give an unheard grant back takes a ticket. It must not be newer than those that still wait to be settled, as
     # their counts would then be taken for ones that came before.
-    first, second = opened("add")
+    first, second = opened("add", *options)
     first("lose_next_step", arrives, True)
     for call in (
+        # With shared memory what is lost here is not the trip, but the question whether the ps finds the segment.
+        ("push_pull", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=7), 0),
         ("claim_steps", 7, Counters(env_steps=0)),
         ("add_counts", Counters(minibatches=3)),
         ("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=5), 0),
@@ -465,8 +483,9 @@ def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrive
             first(*call)
     first("reconnect", 5.0)
     assert first("settle") is True
-    assert second("add_counts", Counters()) == Counters(minibatches=3 + 5, updates=1, episodes=2)
-    np.testing.assert_array_equal(second("pull").online, np.arange(P))  # the update is gone
+    assert second("add_counts", Counters()) == Counters(minibatches=7 + 3 + 5, updates=2, episodes=2)
+    is_there = arrives and options  # of the updates the first, where its call came through
+    np.testing.assert_array_equal(second("pull").online, np.arange(P) + (1 if is_there else 0))
 
 
 @pytest.mark.cluster

@@ -168,5 +168,19 @@ with tf.Graph().as_default():
     assert "_reaches is pyfunc_1, not pyfunc_0" in done.stderr
 
 
-def test_it_is_available_on_linux():
-    assert shared_memory.is_available() == (sys.platform == "linux")
+@pytest.mark.parametrize("has_it", [True, False], ids=["new", "old"])
+def test_a_python_built_on_an_old_system_has_segments_too(monkeypatch, has_it):
+    if not has_it:
+        monkeypatch.delattr(os, "memfd_create")
+    segment = Segment(5)
+    descriptor = int(segment.address.split()[0].rpartition("/")[2])
+    assert not os.get_inheritable(descriptor)
+    segment.put(np.arange(5, dtype=np.float32))
+    np.testing.assert_array_equal(shared_memory._open(segment.address.encode()).arrays.update, np.arange(5))
+
+
+def test_a_system_without_it_is_an_oserror(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(shared_memory.ctypes, "CDLL", lambda *_, **__: object())
+    with pytest.raises(OSError, match="not implemented"):
+        Segment(5)

@@ -129,7 +129,7 @@ def test_load(load, status):
     ("workers", "limits", "status"),
     [
         (2, (1024, 4096), "ok"),
-        (400, (1024, 4096), "warning"),  # 64 + 4 * 400 wanted, 16 + 2 * 400 needed
+        (200, (1024, 4096), "warning"),  # 64 + 8 * 200 wanted, 16 + 4 * 200 needed
         (512, (1024, 1024), "failure"),
         (2, (resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok"),
     ],
@@ -138,7 +138,7 @@ def test_open_files_of_a_ps(workers, limits, status):
     config = Config(num_workers=workers)
     result = only(machine.check_files(config, Here(1, (0,), 2), limits))
     assert result.status == status
-    assert result.remedy.startswith(f"ulimit -n {64 + 4 * workers}" if status != "ok" else "")
+    assert result.remedy.startswith(f"ulimit -n {64 + 8 * workers}" if status != "ok" else "")
     assert ("administrator" in result.remedy) == (limits == (1024, 1024))
 
 

@@ -1,10 +1,14 @@
 """All checks on this machine, for a run here and for a cluster."""
 
 import io
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 from doctor_helpers import CARTPOLE
 
@@ -26,6 +30,18 @@ def test_every_line_of_a_whole_run_is_well_formed(tmp_path):
     assert re.fullmatch(r"\d+ ok, \d+ warnings?, 0 failures", summary), output.getvalue()
     assert code == 0
     assert not (tmp_path / "run").exists()
+
+
+def test_a_package_that_cannot_be_imported_is_named_beside_all_else(tmp_path):
+    (tmp_path / "gymnasium.py").write_text("raise ImportError('no gymnasium today')")
+    command = [sys.executable, "-m", "async_dqn", "doctor", f"--logdir={tmp_path / 'run'}"]
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 1
+    lines = {line[9:24].strip(): line for line in done.stdout.splitlines()}
+    assert lines["environment"].startswith("failure") and "no gymnasium today" in lines["environment"]
+    assert lines["memory"].startswith("warning") and lines["cores"] and lines["clock"]
+    assert "error of the check itself" not in done.stdout
 
 
 def test_a_cluster_with_an_unknown_host_fails_in_time(tmp_path, free_port, monkeypatch):
