@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import re
 import shutil
 import threading
@@ -26,6 +27,7 @@ from async_dqn.report.plot import run_plot
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SB3 = "Stable-Baselines3 DQN"
+ALONE_AND_CLUSTER = ("baseline", "local, 1 ps + 2 workers")
 DOCS = [
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in ("speed", "learning", "faults", "reference", "design")
@@ -79,6 +81,15 @@ def test_the_results_are_those_of_the_files(name: str, label: str) -> None:
     assert result_row(name, label) in LEARNING
 
 
+def reached_18(folder: Path, summary: dict) -> tuple[int | None, float | None]:
+    """When the mean of 100 games came to 18; for a run that had no goal, by its rows of metrics."""
+    if not math.isinf(float(json.loads((folder / "config.json").read_text())["config"]["stop_at_return"])):
+        return summary["solved_at_steps"], summary["solved_at_seconds"]
+    rows = read_rows(folder / "metrics.csv")
+    row = next((row for row in rows if row["episodes"] >= 100 and row["mean_return_100"] >= 18), None)
+    return (int(row["env_steps"]), row["wall_seconds"]) if row else (None, None)
+
+
 def staleness_row(name: str, averages: str) -> str:
     """The line on one Pong run: how far behind its updates were, and the mean return of its games as it went on."""
     folder = ROOT / "results" / "pong" / name
@@ -92,9 +103,9 @@ def staleness_row(name: str, averages: str) -> str:
     for low, high in ((160_000, 200_000), (200_000, 240_000), (260_000, 300_000), (400_000, 440_000)):
         returns = [row["episode_return"] for row in rows if low <= row["env_steps"] < high]
         cells.append(f"{np.mean(returns):.1f}" if summary["env_steps"] >= high else "-")
-    steps, seconds = summary["solved_at_steps"], summary["solved_at_seconds"]
+    steps, seconds = reached_18(folder, summary)
     cells.append(f"{steps:,}, {seconds / 60:.1f} min" if steps else "-")
-    return f"| `{name.replace('/runs/', '/')}` | {' | '.join(cells)} |"
+    return f"| `{name.replace('/runs/', '/').removesuffix('/run')}` | {' | '.join(cells)} |"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,7 @@ def staleness_row(name: str, averages: str) -> str:
         ("comparison/runs/standard-seed-1", "-"),
         ("comparison/runs/async-2-seed-0", "own"),
         ("comparison/runs/async-2-seed-1", "own"),
+        ("soak/run", "own"),
         ("comparison/runs/async-1-seed-0", "own"),
         ("comparison/runs/async-1-seed-1", "own"),
         ("comparison/runs/async-4-seed-0", "shared"),
@@ -487,8 +499,9 @@ def test_the_second_game_is_what_its_files_say() -> None:
     assert f"the first 100 {np.mean([row['episode_return'] for row in rows[:100]]):.1f}" in text
 
 
-def test_the_soak_says_what_its_samples_say() -> None:
-    folder = ROOT / "results" / "boxing"
+@pytest.mark.parametrize("name", ["boxing", "pong/soak"])
+def test_a_soak_says_what_its_samples_say(name: str) -> None:
+    folder = ROOT / "results" / name
     data = json.loads((folder / "bench.json").read_text())
     text = (folder / "bench.md").read_text()
     assert text == report(data)
@@ -518,7 +531,12 @@ def test_the_ratios_of_the_benchmark_are_those_of_the_files(name: str, dtype: st
     ]
     assert f"| {' | '.join(cells)} |" in README
     assert f"{cells[3].partition(' ')[0]} times" in README
+    cores = {row[1]: float(row[6].partition(" ")[0]) for row in rows if len(row) == 12 and row[1] in ALONE_AND_CLUSTER}
+    assert 1.6 <= cores[ALONE_AND_CLUSTER[0]] <= 1.8 and cores[ALONE_AND_CLUSTER[1]] > 1.9  # "Cores that work"
     if dtype == "float32":
+        assert f"{ratios[f'to {SB3}, 1 environment'].partition(' ')[0]} times those with one" in " ".join(
+            README.split()
+        )
         waiting = sorted(
             row[7].partition(" ")[0]
             for row in rows
