@@ -187,6 +187,12 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
     met, missed = sorted(run["solved_at_seconds"] - 20 * 60 for run in cluster)
     assert met <= 0 < missed
     assert f"met by one of the two runs and missed by {missed:.0f} seconds by the other" in " ".join(README.split())
+    third = ROOT / "results" / "pong" / "soak" / "run"
+    steps, seconds = reached_18(third, json.loads((third / "summary.json").read_text()))
+    assert f"even {steps:,}, which two workers needed in a later run of {seconds / 60:.1f} minutes" in " ".join(
+        README.split()
+    )
+    assert 10.5 < seconds / 60 - 20 < 11.5  # "by eleven minutes"
     first = json.loads((ROOT / "results" / "pong" / "async-2-seed-0" / "summary.json").read_text())
     assert f", {first['solved_at_steps']:,} and " in " ".join(LEARNING.split())
     four = [json.loads((runs / f"async-4-seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
@@ -294,6 +300,7 @@ EPSILON_AND_RATE = ["standard-seed-0", "standard-seed-1", "settings/run-16"]
 EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 26)]
 EPSILON_AND_RATE += ["async-2-seed-0", "two-workers-short-again", "two-workers-stopped", "two-workers-higher-rate"]
 KINDS = ("standard", "async-2", "async-1", "async-4")
+EPSILON_AND_RATE += ["soak/run"]
 EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in KINDS for seed in (0, 1)]
 
 
@@ -312,8 +319,8 @@ def epsilon_and_rate_row(name: str) -> str:
         returns = [row["episode_return"] for row in games]
         whole = summary["env_steps"] >= high
         cells.append(f"{np.mean(returns):.1f}, {100 * np.mean(won_short):.0f} %" if whole else "-")
-    steps = summary["solved_at_steps"]
-    shown = name.replace("/runs/", "/").removeprefix("settings/")
+    steps, _ = reached_18(folder, summary)
+    shown = name.replace("/runs/", "/").removeprefix("settings/").removesuffix("/run")
     return f"| `{shown}` | {' | '.join(cells)} | {f'{steps:,}' if steps else '-'} |"
 
 
@@ -514,9 +521,15 @@ def test_a_soak_says_what_its_samples_say(name: str) -> None:
         ]
     settings = json.loads((folder / "run" / "config.json").read_text())["config"]
     again = soak.report(samples, settings["replay_capacity"])
-    assert {name: value for name, value in again.items() if isinstance(value, str)} == {
-        name: value for name, value in data["soak"].items() if isinstance(value, str)
-    }
+    said, found = (
+        {name: value.partition(" ") for name, value in one.items() if isinstance(value, str)}
+        for one in (data["soak"], again)
+    )
+    verdict, _, _ = said.pop("verdict")
+    assert found.pop("verdict")[0] == verdict
+    assert {name: rest for name, (_, _, rest) in found.items()} == {name: rest for name, (_, _, rest) in said.items()}
+    for name, (number, _, _) in said.items():  # the samples are written with six digits
+        assert float(found[name][0]) == pytest.approx(float(number), abs=0.02), name
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("nature", "float32"), ("nature-bfloat16", "bfloat16")])
