@@ -145,6 +145,12 @@ def test_what_staleness_costs_is_what_the_files_say(run: str, averages: str) -> 
     assert staleness_row(run, averages) in LEARNING
 
 
+def waiting_share(worker: Path) -> float:
+    """Percent of a worker's time that went into waiting for the ps, by the last row of its metrics."""
+    seconds = {name: value for name, value in read_rows(worker)[-1].items() if name.startswith("seconds_")}
+    return 100 * seconds["seconds_waiting"] / sum(seconds.values())
+
+
 def test_what_short_deltas_cost_is_what_the_files_say() -> None:
     pong = ROOT / "results" / "pong"
     short, again = (
@@ -154,10 +160,8 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
     speeds = [f"{found['env_steps'] / found['wall_seconds']:.0f}" for found in (short, again, alone)]
     text = "{} steps/s instead of {} on the same day, when the baseline made {},".format(*speeds)
     assert text in " ".join(LEARNING.split())
-    last = [read_rows(pong / "two-workers-short" / f"worker-{worker}" / "metrics.csv")[-1] for worker in (0, 1)]
-    seconds = [{name: value for name, value in row.items() if name.startswith("seconds_")} for row in last]
-    shares = {f"{100 * one['seconds_waiting'] / sum(one.values()):.0f}" for one in seconds}
-    low, high = sorted(shares)
+    workers = [pong / "two-workers-short" / f"worker-{worker}" / "metrics.csv" for worker in (0, 1)]
+    low, high = sorted(f"{waiting_share(worker):.0f}" for worker in workers)
     assert f"{low} to {high} %" in LEARNING
 
 
@@ -193,6 +197,9 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         README.split()
     )
     assert 10.5 < seconds / 60 - 20 < 11.5  # "by eleven minutes"
+    waiting = sorted(f"{waiting_share(third / f'worker-{worker}' / 'metrics.csv'):.1f}" for worker in (0, 1))
+    assert f"through memory, waited for {' to '.join(waiting)} %" in " ".join(README.split())
+    assert f"{' to '.join(waiting)} % went into waiting for the ps" in " ".join(SPEED.split())
     first = json.loads((ROOT / "results" / "pong" / "async-2-seed-0" / "summary.json").read_text())
     assert f", {first['solved_at_steps']:,} and " in " ".join(LEARNING.split())
     four = [json.loads((runs / f"async-4-seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
