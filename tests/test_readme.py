@@ -33,6 +33,7 @@ DOCS = [
     for name in ("speed", "learning", "faults", "reference", "design")
 ]
 SPEED, LEARNING, FAULTS, REFERENCE, DESIGN = DOCS
+README_LINE, SPEED_LINE, LEARNING_LINE = (" ".join(text.split()) for text in (README, SPEED, LEARNING))
 
 
 def preset_table() -> str:
@@ -159,7 +160,7 @@ def test_what_short_deltas_cost_is_what_the_files_say() -> None:
     alone = json.loads((pong / "standard-again" / "summary.json").read_text())
     speeds = [f"{found['env_steps'] / found['wall_seconds']:.0f}" for found in (short, again, alone)]
     text = "{} steps/s instead of {} on the same day, when the baseline made {},".format(*speeds)
-    assert text in " ".join(LEARNING.split())
+    assert text in LEARNING_LINE
     workers = [pong / "two-workers-short" / f"worker-{worker}" / "metrics.csv" for worker in (0, 1)]
     low, high = sorted(f"{waiting_share(worker):.0f}" for worker in workers)
     assert f"{low} to {high} %" in LEARNING
@@ -171,12 +172,12 @@ def test_the_short_runs_quoted_are_those_of_the_files() -> None:
     for name in names:
         evaluation = json.loads((ROOT / "results" / "pong" / f"two-workers-{name}" / "evaluation.json").read_text())
         greedy.append(f"{evaluation['mean']:.1f}")
-    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[1]})" in " ".join(LEARNING.split())
-    assert f"whose greedy games are at {greedy[2]}," in " ".join(LEARNING.split())
+    assert f"(greedy games of the first and the last: {greedy[0]} and {greedy[1]})" in LEARNING_LINE
+    assert f"whose greedy games are at {greedy[2]}," in LEARNING_LINE
     stopped = json.loads((ROOT / "results" / "pong" / "settings" / "run-25" / "summary.json").read_text())
     assert stopped["exit_reason"] == "interrupted"
     quote = f"at a mean of {stopped['mean_return_100']:.1f} when it was stopped after {stopped['env_steps']:,} steps"
-    assert quote in " ".join(LEARNING.split())
+    assert quote in LEARNING_LINE
 
 
 def test_the_comparison_is_quoted_as_its_files_say() -> None:
@@ -186,22 +187,20 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         for kind in ("standard", "async-2")
     )
     faster = np.divide(*[np.median([run["steps_per_second"] for run in kind]) for kind in (cluster, alone)])
-    assert f"makes {faster:.2f} times the baseline's steps" in " ".join(README.split())
-    assert f"the steps per second, {faster:.2f} times the baseline's" in " ".join(README.split())
+    assert f"makes {faster:.2f} times the baseline's steps" in README_LINE
+    assert f"the steps per second, {faster:.2f} times the baseline's" in README_LINE
     met, missed = sorted(run["solved_at_seconds"] - 20 * 60 for run in cluster)
     assert met <= 0 < missed
-    assert f"met by one of the two runs and missed by {missed:.0f} seconds by the other" in " ".join(README.split())
+    assert f"met by one of the two runs and missed by {missed:.0f} seconds by the other" in README_LINE
     third = ROOT / "results" / "pong" / "soak" / "run"
     steps, seconds = reached_18(third, json.loads((third / "summary.json").read_text()))
-    assert f"even {steps:,}, which two workers needed in a later run of {seconds / 60:.1f} minutes" in " ".join(
-        README.split()
-    )
+    assert f"even {steps:,}, which two workers needed in a later run of {seconds / 60:.1f} minutes" in README_LINE
     assert 10.5 < seconds / 60 - 20 < 11.5  # "by eleven minutes"
     waiting = sorted(f"{waiting_share(third / f'worker-{worker}' / 'metrics.csv'):.1f}" for worker in (0, 1))
-    assert f"through memory, waited for {' to '.join(waiting)} %" in " ".join(README.split())
-    assert f"{' to '.join(waiting)} % went into waiting for the ps" in " ".join(SPEED.split())
+    assert f"through memory, waited for {' to '.join(waiting)} %" in README_LINE
+    assert f"{' to '.join(waiting)} % went into waiting for the ps" in SPEED_LINE
     first = json.loads((ROOT / "results" / "pong" / "async-2-seed-0" / "summary.json").read_text())
-    assert f", {first['solved_at_steps']:,} and " in " ".join(LEARNING.split())
+    assert f", {first['solved_at_steps']:,} and " in LEARNING_LINE
     four = [json.loads((runs / f"async-4-seed-{seed}" / "summary.json").read_text()) for seed in (0, 1)]
     more = np.divide(*[np.median([run["solved_at_steps"] for run in kind]) for kind in (four, cluster)])
     assert 1.8 < more < 2  # "nearly twice as many of them"
@@ -214,10 +213,10 @@ def test_the_comparison_is_quoted_as_its_files_say() -> None:
         if re.match(r"\| async-2, seed \d: worker", line) and line.endswith("% |")
     ]
     assert len(waiting) == 4
-    assert f"and waited for {min(waiting)} to {max(waiting)} % of its time" in " ".join(README.split())
+    assert f"and waited for {min(waiting)} to {max(waiting)} % of its time" in README_LINE
     one = json.loads((ROOT / "results" / "pong" / "one-worker" / "summary.json").read_text())
     stopped = f"{one['mean_return_100']:.1f} after {one['env_steps']:,} steps"
-    assert stopped in " ".join(LEARNING.split())
+    assert stopped in LEARNING_LINE
     for name in ("standard-seed-1", "two-workers-stopped"):  # README: they stood still far below 18
         still = json.loads((ROOT / "results" / "pong" / name / "summary.json").read_text())
         assert still["exit_reason"] == "interrupted" and still["best_mean_return_100"] < 12
@@ -230,10 +229,10 @@ def test_the_runs_that_were_stopped_are_quoted_as_the_files_say() -> None:
     )
     assert again["exit_reason"] == "interrupted" and again["mean_return_100"] < 5
     assert f"still far from it after {again['env_steps']:,} another time" in LEARNING
-    assert f"{four['steps_lost']:,} steps were made again" in " ".join(LEARNING.split())
+    assert f"{four['steps_lost']:,} steps were made again" in LEARNING_LINE
     short = json.loads((pong / "four-workers-short" / "summary.json").read_text())
     quote = f"a mean of {short['mean_return_100']:.1f} when they were stopped after {short['env_steps']:,} steps"
-    assert quote in " ".join(LEARNING.split())
+    assert quote in LEARNING_LINE
 
 
 def test_the_baseline_played_the_same_games_again() -> None:
@@ -306,8 +305,8 @@ def test_what_each_setting_is_worth_is_what_the_files_say(half: int, label: str)
 EPSILON_AND_RATE = ["standard-seed-0", "standard-seed-1", "settings/run-16"]
 EPSILON_AND_RATE += [f"settings/run-{number}" for number in range(20, 26)]
 EPSILON_AND_RATE += ["async-2-seed-0", "two-workers-short-again", "two-workers-stopped", "two-workers-higher-rate"]
-KINDS = ("standard", "async-2", "async-1", "async-4")
 EPSILON_AND_RATE += ["soak/run"]
+KINDS = ("standard", "async-2", "async-1", "async-4")
 EPSILON_AND_RATE += [f"comparison/runs/{kind}-seed-{seed}" for kind in KINDS for seed in (0, 1)]
 
 
@@ -354,7 +353,7 @@ def test_a_plateau_is_where_the_files_have_it(run: str, low: int, high: int, quo
         np.mean([row["episode_return"] for row in rows if begin <= row["env_steps"] < begin + 20_000])
         for begin in range(low, high, 20_000)
     ]
-    assert quote.format(min(means), max(means)) in " ".join(LEARNING.split())
+    assert quote.format(min(means), max(means)) in LEARNING_LINE
 
 
 def test_a_higher_rate_came_off_the_plateau_as_the_files_have_it() -> None:
@@ -368,11 +367,11 @@ def test_a_higher_rate_came_off_the_plateau_as_the_files_have_it() -> None:
         for begin in (780_000, 1_020_000)
     )
     quote = f"{first:.1f} points from 780,000 to 860,000 steps, {last:.1f} from 1,020,000 to 1,100,000"
-    assert quote in " ".join(LEARNING.split())
+    assert quote in LEARNING_LINE
 
 
 def test_the_whole_runs_of_other_settings_are_those_of_the_files() -> None:
-    pong, text = ROOT / "results" / "pong", " ".join(LEARNING.split())
+    pong, text = ROOT / "results" / "pong", LEARNING_LINE
     alone, two, again = (
         json.loads((pong / f"nodouble-{name}" / "summary.json").read_text())
         for name in ("standard", "two-workers", "two-workers-again")
@@ -503,7 +502,7 @@ def test_memory_grows_by_what_is_said(worker: str, minute: int) -> None:
 
 
 def test_the_second_game_is_what_its_files_say() -> None:
-    run, text = ROOT / "results" / "boxing" / "run", " ".join(README.split())
+    run, text = ROOT / "results" / "boxing" / "run", README_LINE
     summary, evaluation = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "evaluation"))
     assert evaluation["checkpoint_env_steps"] == summary["env_steps"]
     assert f"{summary['env_steps']:,} agent steps in {summary['wall_seconds'] / 60:.0f} minutes" in text
@@ -539,6 +538,50 @@ def test_a_soak_says_what_its_samples_say(name: str) -> None:
         assert float(found[name][0]) == pytest.approx(float(number), abs=0.02), name
 
 
+def test_what_is_said_of_the_soak_is_what_its_files_say() -> None:
+    folder = ROOT / "results" / "pong" / "soak"
+    summary, evaluation = (
+        json.loads((folder / "run" / f"{name}.json").read_text()) for name in ("summary", "evaluation")
+    )
+    assert f"none of its {summary['updates']:,} trips" in SPEED_LINE
+    assert evaluation["checkpoint_env_steps"] == summary["env_steps"]
+    quote = f"30 greedy games, after {summary['env_steps']:,} steps, are at {evaluation['mean']:.1f}"
+    assert evaluation["games"] == 30 and quote in LEARNING_LINE
+    with open(folder / "soak.csv") as file:
+        last = {row["process"]: float(row["value"]) for row in csv.DictReader(file) if row["what"] == "resident MB"}
+    quote = f"the ps held {last['ps 0']:.0f} MB and the workers {last['worker 0']:,.0f} and {last['worker 1']:,.0f},"
+    assert quote in SPEED_LINE
+    speeds = []
+    for begin, end in ((63, 90), (45, 57)):
+        rows = [
+            row for row in read_rows(folder / "run" / "metrics.csv") if 60 * begin <= row["wall_seconds"] < 60 * end
+        ]
+        steps, seconds = (rows[-1][name] - rows[0][name] for name in ("env_steps", "wall_seconds"))
+        speeds.append(f"{steps / seconds:.0f}")
+    assert f"{speeds[0]} steps/s were made after them, and {speeds[1]} before" in SPEED_LINE
+
+
+def test_what_is_said_of_learning_on_cartpole_is_what_the_files_say() -> None:
+    found: dict[str, list[list[float]]] = {}
+    for result in json.loads((ROOT / "results" / "bench" / "learning" / "bench.json").read_text())["results"]:
+        found.setdefault(result["name"].removeprefix("local, "), []).append(list(result["values"].values()))
+    assert all(len(runs) == 10 for runs in found.values())
+    steps, seconds = ({name: np.median([run[i] for run in runs]) for name, runs in found.items()} for i in (0, 1))
+    missed = {name: sum(run[2] == 0 for run in runs) for name, runs in found.items()}
+    each = [name for name in found if name.startswith("deltas of 1") or name == "gradients"]
+    low, high = (f"{end(steps[name] for name in each):,.0f}" for end in (min, max))
+    assert f"{low} to {high} steps by the median, where the baseline needs {steps['baseline']:,.0f}," in LEARNING_LINE
+    assert len(each) == 6 and "Of these 60 runs one, with deltas of 1, never came there" in LEARNING_LINE
+    assert {name: missed[name] for name in each} == {name: int(name == "deltas of 1") for name in each}
+    assert (missed["baseline"], missed["deltas of 4"], missed["deltas of 8"]) == (0, 1, 3)
+    assert (
+        f"those of 8 came there with seven, and needed {steps['deltas of 8']:,.0f} steps by the median" in LEARNING_LINE
+    )
+    low, high = (f"{end(seconds[name] for name in each):.0f}" for end in (min, max))
+    quote = f"{low} to {high} seconds, where the baseline needs {seconds['baseline']:.0f} and deltas of 4"
+    assert f"{quote} {seconds['deltas of 4']:.0f}." in LEARNING_LINE
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("nature", "float32"), ("nature-bfloat16", "bfloat16")])
 def test_the_ratios_of_the_benchmark_are_those_of_the_files(name: str, dtype: str) -> None:
     text = (ROOT / "results" / "bench" / name / "bench.md").read_text()
@@ -554,17 +597,15 @@ def test_the_ratios_of_the_benchmark_are_those_of_the_files(name: str, dtype: st
     cores = {row[1]: float(row[6].partition(" ")[0]) for row in rows if len(row) == 12 and row[1] in ALONE_AND_CLUSTER}
     assert 1.6 <= cores[ALONE_AND_CLUSTER[0]] <= 1.8 and cores[ALONE_AND_CLUSTER[1]] > 1.9  # "Cores that work"
     if dtype == "float32":
-        assert f"{ratios[f'to {SB3}, 1 environment'].partition(' ')[0]} times those with one" in " ".join(
-            README.split()
-        )
+        assert f"{ratios[f'to {SB3}, 1 environment'].partition(' ')[0]} times those with one" in README_LINE
         waiting = sorted(
             row[7].partition(" ")[0]
             for row in rows
             if row[1].startswith("local, 1 ps + 2 workers: worker") and len(row) == 10
         )
-        assert f"took {' to '.join(waiting)} % of a worker's cycle here" in " ".join(README.split())
+        assert f"took {' to '.join(waiting)} % of a worker's cycle here" in README_LINE
         several, one = (
             float(row[2].partition(" ")[0]) for row in rows if row[1].startswith("learner only") and dtype in row[1]
         )
         assert f"compute {several / one:.2f} times the minibatches" in SPEED
-        assert f"limit itself is {several / one:.2f} times what one process computes" in " ".join(README.split())
+        assert f"limit itself is {several / one:.2f} times what one process computes" in README_LINE
