@@ -129,7 +129,7 @@ def test_load(load, status):
     ("workers", "limits", "status"),
     [
         (2, (1024, 4096), "ok"),
-        (200, (1024, 4096), "warning"),  # 64 + 8 * 200 wanted, 16 + 4 * 200 needed
+        (200, (1024, 4096), "warning"),  # 64 + 8 * 200 wanted, 24 + 4 * 200 needed
         (512, (1024, 1024), "failure"),
         (2, (resource.RLIM_INFINITY, resource.RLIM_INFINITY), "ok"),
     ],
