@@ -191,6 +191,24 @@ def test_the_run_directory_is_complete(finished):
     assert written["versions"]["tensorflow"] and written["host"]["cores"]
 
 
+def test_one_worker_learns_the_same_bits_through_memory_as_through_sockets(tmp_path):
+    states = []
+    for way in ("--shared_memory", "--noshared_memory"):
+        run = RunDirectory(tmp_path / way.strip("-"))
+        sizes = ["--num_ps=2", "--num_workers=1", "--threads=1", f"--total_steps={TOTAL}"]
+        with commands(tmp_path) as start:
+            local = start(way.strip("-"), "local", *SMALL, *sizes, way, f"--logdir={run.path}")
+            assert local.wait(RUN) == 0, local.out + local.err
+        assert "no memory is shared" not in (run.logs / "worker-0.log").read_text()
+        newest, _ = checkpoints.load_newest(run.checkpoints)
+        states.append(newest.arrays)
+    memory, sockets = states
+    assert sorted(memory) == sorted(sockets)
+    for name in memory:
+        np.testing.assert_array_equal(memory[name], sockets[name], err_msg=name)
+    assert not np.array_equal(memory["store/online"], memory["store/target"])  # it has learned since the last target
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_an_interrupted_run_saves_and_goes_on_with_other_numbers_of_ps_and_workers(tmp_path, number):
     run = RunDirectory(tmp_path / "run")
