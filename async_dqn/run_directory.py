@@ -154,12 +154,20 @@ class RunDirectory:
         """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
         return self.exit_reason().startswith("failed")
 
+    def has_trained(self) -> bool:
+        """Whether the run that lies here has made agent steps and ended in order, which leaves a checkpoint."""
+        return self.exit_reason() in ("finished", "solved", "interrupted") and self._said("env_steps") not in (None, 0)
+
     def exit_reason(self) -> str:
         """What summary.json says on how the run ended; "" where there is none yet."""
+        return str(self._said("exit_reason") or "")
+
+    def _said(self, name: str) -> Any:
+        """A value of summary.json; None where there is none."""
         try:
-            return str(json.loads(read_regular(self.summary))["exit_reason"])
+            return json.loads(read_regular(self.summary))[name]
         except Exception:  # it may be anything
-            return ""
+            return None
 
     def new_exit_reason(self) -> Callable[[], str]:
         """What says from now on how the run has ended; "" until then, whatever an earlier one has left here."""

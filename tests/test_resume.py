@@ -21,6 +21,11 @@ def baseline(start, name: str, run: RunDirectory, *flags: str) -> Command:
     return start(name, "baseline", *flags, "--threads=1", f"--logdir={run.path}")
 
 
+def contents(run: RunDirectory) -> dict[Path, bytes]:
+    """Every file of a run but the one that says which process has claimed it."""
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
 def finish(command: Command, code: int = 0) -> None:
     assert command.wait(DEADLINE) == code, command.out + command.err
     assert command.err == ""
@@ -95,12 +100,25 @@ def test_without_replay_on_disk_a_run_goes_on_with_an_empty_one(started, tmp_pat
 def test_a_run_killed_before_its_first_checkpoint_starts_over(started, tmp_path):
     run = RunDirectory(tmp_path / "run")
     finish(baseline(started, "first", run, *CARTPOLE, "--total_steps=400"))
-    for path in run.checkpoints.iterdir():
+    for path in (*run.checkpoints.iterdir(), run.summary):
         path.unlink()
     second = baseline(started, "second", run, "--resume", "--total_steps=800")
     finish(second)
     assert "the run has no checkpoint yet: it starts over" in second.out
     assert len(rows(run.episodes)) == newest(run).values["num_episodes"]
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_started_over(started, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    finish(baseline(started, "first", run, *CARTPOLE, "--total_steps=400"))
+    for path in run.checkpoints.iterdir():
+        path.unlink()
+    before = contents(run)
+    second = baseline(started, "second", run, "--resume", "--total_steps=800")
+    assert second.wait(DEADLINE) == 2
+    assert "holds no checkpoint, though the run here has ended with one" in second.err
+    assert len(second.err.splitlines()) == 1
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize("damaged", [1, 3])

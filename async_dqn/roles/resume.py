@@ -19,12 +19,18 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
       left as it is.
 
     Raises:
-      UserError: there are checkpoints, but none that is whole, or it is one of another network or optimizer.
+      UserError: there are checkpoints, but none that is whole, or it is one of another network or optimizer; or there
+        were some, and are no longer.
     """
     checkpoint = load_newest(run, say)
     if checkpoint is None:
         if checkpoints.numbers(run.checkpoints):
             raise UserError(f"--resume: {run.checkpoints} holds no whole checkpoint to go on from")
+        if run.has_trained():  # to start over would put an end to all that it has written
+            raise UserError(
+                f"--resume: {run.checkpoints} holds no checkpoint, though the run here has ended with one; bring it "
+                "back, or start a new run in another folder"
+            )
         say("the run has no checkpoint yet: it starts over")
         return None
     arrays = {
