@@ -21,6 +21,14 @@ SOON = 0.02  # seconds for each measurement
 
 
 @pytest.fixture
+def new_children():
+    """What gives the processes that this test has started and that are still there."""
+    me = psutil.Process()
+    before = set(me.children(recursive=True))  # those of other tests, such as what multiprocessing leaves running
+    return lambda: [child for child in me.children(recursive=True) if child not in before]
+
+
+@pytest.fixture
 def settings() -> Config:
     return config(Plan(overrides=CARTPOLE))
 
@@ -132,7 +140,7 @@ def test_the_minibatch_is_random_and_of_the_work(settings):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("num_ps", [1, 2])
-def test_trips_are_made_to_real_parameter_servers_that_end_by_themselves(num_ps):
+def test_trips_are_made_to_real_parameter_servers_that_end_by_themselves(num_ps, new_children):
     plan = Plan(is_quick=True, overrides=CARTPOLE)
     case = next(case for case in parts.cases(plan) if case.name == f"trip to {num_ps} ps, float32")
     found = case.measure.func(*case.measure.args, seconds=SOON)
@@ -145,21 +153,21 @@ def test_trips_are_made_to_real_parameter_servers_that_end_by_themselves(num_ps)
         "a delta and back, shared memory, ms",
     }
     assert all(0 < cost < 10_000 for cost in found.values())
-    assert not psutil.Process().children(recursive=True)
+    assert new_children() == []
 
 
 @pytest.mark.cluster
-def test_parameter_servers_are_ended_when_the_measurement_fails():
+def test_parameter_servers_are_ended_when_the_measurement_fails(new_children):
     with pytest.raises(ZeroDivisionError), parameter_servers(2):
-        assert len(psutil.Process().children()) == 2
+        assert len(new_children()) == 2
         1 / 0  # noqa: B018
-    assert not psutil.Process().children(recursive=True)
+    assert new_children() == []
 
 
 @pytest.mark.cluster
-def test_a_parameter_server_that_does_not_end_is_killed_and_told(monkeypatch):
+def test_a_parameter_server_that_does_not_end_is_killed_and_told(monkeypatch, new_children):
     monkeypatch.setattr("async_dqn.bench.servers._END_DEADLINE", 0.5)
     with pytest.raises(RunError, match="^ps 0 did not end within .* s of its worker, and was killed$"):  # noqa: SIM117
         with parameter_servers(1):
             pass
-    assert not psutil.Process().children(recursive=True)
+    assert new_children() == []
