@@ -75,9 +75,11 @@ def _forbid_namespaces() -> None:
         Path(f"/proc/sys/user/max_{what}_namespaces").write_text("0")
 
 
-def _launch(folder: str | Path, *, python: str = sys.executable, **how) -> subprocess.CompletedProcess:
+def _launch(
+    folder: str | Path, *, python: str = sys.executable, module: str = private_network.__file__, **how
+) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [python, "-I", "-S", "-c", LAUNCHER, private_network.__file__, str(folder)],
+        [python, "-I", "-S", "-c", LAUNCHER, module, str(folder)],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -124,8 +126,11 @@ def test_it_works_for_any_user():
     if version.returncode != 0:
         pytest.skip(f"{python} is too old")
     with tempfile.TemporaryDirectory() as folder:
-        os.chown(folder, nobody, nobody)
-        result = _result(_launch(folder, python=python, user=nobody, group=nobody, extra_groups=[4]))
+        module = shutil.copy(private_network.__file__, folder)  # it, too, may lie where others cannot read
+        for path in (folder, module):
+            os.chown(path, nobody, nobody)
+        how = {"user": nobody, "group": nobody, "extra_groups": [4]}
+        result = _result(_launch(folder, python=python, module=module, **how))
     assert (result["inside"], result["outside"]) == ("hello", "refused")
     assert result["owner"] == result["launcher"] == [nobody, nobody]
 
