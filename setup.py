@@ -18,7 +18,7 @@ setup(
     author="the async-dqn authors",
     license="MIT",
     packages=find_packages(include=["async_dqn", "async_dqn.*"]),
-    package_data={"async_dqn": ["pretrained/*/*.json", "pretrained/*/checkpoints/*"]},
+    package_data={"async_dqn": ["tools/pretrained/*/*.json", "tools/pretrained/*/checkpoints/*"]},
     python_requires=">=3.10",
     install_requires=[
         "absl-py>=2.0",

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from async_dqn.base.errors import RunError, UserError, one_line
+from async_dqn.base.quiet import quiet_stderr
 from async_dqn.cli import results, training
 from async_dqn.cli.arguments import parse
-from async_dqn.errors import RunError, UserError, one_line
-from async_dqn.quiet import quiet_stderr
 
 COMMANDS = training.COMMANDS | results.COMMANDS
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
+from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
-from async_dqn.errors import UserError
 
 START = 60.0  # seconds that a process may take to import TensorFlow and to be ready, on a busy machine
 
@@ -155,11 +155,11 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
     """A worker process that does what it is told over a pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    from async_dqn import optimizers
+    from async_dqn.base.errors import Outage
     from async_dqn.cluster import remote_store, server, shared_memory
     from async_dqn.cluster.leases import LeaseKeeper
     from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
-    from async_dqn.errors import Outage
+    from async_dqn.nn import optimizers
 
     config = server.session_config("worker", index, 1)
     target = server.start_server(spec, "worker", index, config).target

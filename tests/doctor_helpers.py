@@ -1,12 +1,12 @@
-"""What the tests of async_dqn.doctor share: made-up hosts and settings."""
+"""What the tests of async_dqn.tools.doctor share: made-up hosts and settings."""
 
 import socket
 from concurrent.futures import Future
 
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.config import make_config
-from async_dqn.doctor.checks import Result
-from async_dqn.doctor.hosts import Here
+from async_dqn.settings.config import make_config
+from async_dqn.tools.doctor.checks import Result
+from async_dqn.tools.doctor.hosts import Here
 
 CARTPOLE = make_config("cartpole", {"env": "CartPole-v1"})
 HERE = Here(1, (0, 1), 4)

@@ -6,7 +6,7 @@ import itertools
 import gymnasium
 import numpy as np
 
-from async_dqn import environments
+from async_dqn.envs import registry
 
 
 class Counting(gymnasium.Env):
@@ -61,7 +61,7 @@ def counting_environments():
 
 
 def make(id, num_envs=1, protocol="classic", seed=1, **kwargs):
-    return environments.make_vector_env(environments.resolve(id, protocol), num_envs, seed, **kwargs)
+    return registry.make_vector_env(registry.resolve(id, protocol), num_envs, seed, **kwargs)
 
 
 def play(env, actions):

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from async_dqn import optimizers
-from async_dqn.errors import Outage
-from async_dqn.parameter_client import LocalClient
-from async_dqn.parameters import Counters, LocalParameterStore, ParameterStore, Pulled
-from async_dqn.schedules import constant
-from async_dqn.trips import DeltaClient, GradientClient
-from async_dqn.types import Episode, StepResult
-from async_dqn.vector_env import EnvironmentSpec
+from async_dqn.base.errors import Outage
+from async_dqn.base.schedules import constant
+from async_dqn.base.types import Episode, StepResult
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import optimizers
+from async_dqn.store.base import Counters, ParameterStore, Pulled
+from async_dqn.store.client import LocalClient
+from async_dqn.store.local import LocalParameterStore
+from async_dqn.store.round_trips import DeltaClient, GradientClient
 
 
 def descent() -> optimizers.Optimizer:

@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from async_dqn.replay import Replay
-from async_dqn.replay_log import ReplayLog
-from async_dqn.replay_segments import restore
+from async_dqn.data.replay import Replay
+from async_dqn.data.replay_log import ReplayLog
+from async_dqn.data.replay_segments import restore
 
 RUN = 2**62 + 1
 DEADLINE = 30.0

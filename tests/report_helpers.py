@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from async_dqn.config import Config
-from async_dqn.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter
+from async_dqn.run.directory import RunDirectory
+from async_dqn.settings.config import Config
 
 RATE = 100  # agent steps a second
 

@@ -14,15 +14,15 @@ import pytest
 from PIL import Image
 
 from async_dqn.__main__ import COMMANDS
-from async_dqn.bench import soak
-from async_dqn.bench.tables import report
-from async_dqn.bench.trend import slope
-from async_dqn.bench.window import read_rows
-from async_dqn.config import PRESETS, Config, make_config
-from async_dqn.progress import Progress
-from async_dqn.report.compare import Comparison, run_compare
-from async_dqn.report.experiment import check_counts
-from async_dqn.report.plot import run_plot
+from async_dqn.run.progress import Progress
+from async_dqn.settings.config import PRESETS, Config, make_config
+from async_dqn.tools.bench import soak
+from async_dqn.tools.bench.tables import report
+from async_dqn.tools.bench.trend import slope
+from async_dqn.tools.bench.window import read_rows
+from async_dqn.tools.report.compare import Comparison, run_compare
+from async_dqn.tools.report.experiment import check_counts
+from async_dqn.tools.report.plot import run_plot
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

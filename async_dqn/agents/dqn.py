@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn import losses
-from async_dqn.aligned import as_tensor
-from async_dqn.frame_stack import FrameStack
-from async_dqn.networks import Network
-from async_dqn.parameter_client import ParameterClient
-from async_dqn.parameters import Layout
-from async_dqn.policies import epsilon_greedy
-from async_dqn.prefetch import Prefetch
-from async_dqn.replay import Replay
-from async_dqn.schedules import Schedule
-from async_dqn.types import StepResult, Transition
+from async_dqn.base.schedules import Schedule
+from async_dqn.base.types import StepResult, Transition
+from async_dqn.data.prefetch import Prefetch
+from async_dqn.data.replay import Replay
+from async_dqn.envs.frame_stack import FrameStack
+from async_dqn.nn import losses
+from async_dqn.nn.aligned import as_tensor
+from async_dqn.nn.layout import Layout
+from async_dqn.nn.networks import Network
+from async_dqn.nn.policies import epsilon_greedy
+from async_dqn.store.client import ParameterClient
 
 GradientFn = Callable[[tf.Tensor, tf.Tensor, Transition], tuple[tf.Tensor, tf.Tensor]]
 LearnFn = Callable[[Transition, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]

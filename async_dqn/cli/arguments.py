@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from async_dqn.config import PRESETS, Config
-from async_dqn.errors import UserError, one_line
+from async_dqn.base.errors import UserError, one_line
+from async_dqn.settings.config import PRESETS, Config
 
 TEXT: flags.ArgumentParser = flags.ArgumentParser()
 SPEC = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."

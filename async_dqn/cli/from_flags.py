@@ -9,10 +9,10 @@ from typing import Any
 
 from absl import flags
 
+from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
-from async_dqn.config import Config, make_config
-from async_dqn.errors import UserError
-from async_dqn.run_directory import RunDirectory, default_logdir
+from async_dqn.run.directory import RunDirectory, default_logdir
+from async_dqn.settings.config import Config, make_config
 
 
 def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
@@ -23,9 +23,9 @@ def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
 
 def auto_preset(env: str) -> str:
     """The name of the preset for an environment that was given without one."""
-    from async_dqn import environments
+    from async_dqn.envs import registry
 
-    spec = environments.resolve(env, "classic" if env else "none")
+    spec = registry.resolve(env, "classic" if env else "none")
     if not spec.is_atari:
         return "cartpole"
     return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"

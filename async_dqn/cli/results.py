@@ -4,14 +4,14 @@ from pathlib import Path
 
 from absl import flags
 
-from async_dqn import devices, pretrained
+from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
-from async_dqn.config import DTYPES
-from async_dqn.errors import UserError
-from async_dqn.progress import Progress
-from async_dqn.roles import signals
-from async_dqn.run_directory import default_logdir
+from async_dqn.run.directory import default_logdir
+from async_dqn.run.progress import Progress
+from async_dqn.settings.config import DTYPES
+from async_dqn.system import devices, signals
+from async_dqn.tools import pretrained
 
 
 def _evaluate(call: Call) -> int:
@@ -29,7 +29,7 @@ def _evaluate(call: Call) -> int:
         raise UserError("--overlay=q: needs --video=FILE or --human to be seen")
     config = run.read_config()
     devices.hide_gpus(None)
-    from async_dqn.roles import evaluate
+    from async_dqn.tools import evaluate
 
     watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay == "q")
     keeps = values.pretrained is None
@@ -41,15 +41,15 @@ def _export(call: Call) -> int:
     run = from_flags.existing_run(values)
     config = run.read_config()
     devices.hide_gpus(None)
-    from async_dqn.roles import export
+    from async_dqn.tools import export
 
     return export.run_export(config, run, format=values.format, output=values.output or str(run.path / "export"))
 
 
 def _bench(call: Call) -> int:
     values = call.values
-    from async_dqn.bench.command import Bench, default_output, parse_sections, run_bench
-    from async_dqn.bench.work import Plan
+    from async_dqn.tools.bench.command import Bench, default_output, parse_sections, run_bench
+    from async_dqn.tools.bench.work import Plan
 
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
     overrides = {} if values.compute_dtype is None else {"compute_dtype": values.compute_dtype}
@@ -75,7 +75,7 @@ def _bench(call: Call) -> int:
 
 def _plot(call: Call) -> int:
     values = call.values
-    from async_dqn.report import plot
+    from async_dqn.tools.report import plot
 
     return plot.run_plot(call.operands, x=values.x, smooth=values.smooth, output=values.output)
 
@@ -90,9 +90,9 @@ def _compare(call: Call) -> int:
         raise UserError("--resume: leave it out; the same command with its --logdir=FOLDER goes on where it was left")
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     config = from_flags.config(values, {}, quick)
-    from async_dqn.report.compare import Comparison, run_compare
-    from async_dqn.report.experiment import check_counts
-    from async_dqn.roles import preflight
+    from async_dqn.run import preflight
+    from async_dqn.tools.report.compare import Comparison, run_compare
+    from async_dqn.tools.report.experiment import check_counts
 
     counts = check_counts(values.worker_counts)
     name = default_logdir(config.env, "compare")
@@ -110,7 +110,7 @@ def _compare(call: Call) -> int:
 
 
 def _status(call: Call) -> int:
-    from async_dqn.report import status
+    from async_dqn.tools.report import status
 
     return status.run_status(call.operands)
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 from absl import flags
 
-from async_dqn import devices
+from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
-from async_dqn.config import Config
-from async_dqn.errors import UserError
-from async_dqn.progress import Progress
-from async_dqn.roles import signals
-from async_dqn.run_directory import RunDirectory, default_logdir
+from async_dqn.run.directory import RunDirectory, default_logdir
+from async_dqn.run.progress import Progress
+from async_dqn.settings.config import Config
+from async_dqn.system import devices, signals
 
 
 def _baseline(call: Call) -> int:
@@ -20,9 +19,10 @@ def _baseline(call: Call) -> int:
     config = from_flags.config(values, {"num_workers": 1, "num_ps": 1})
     run = from_flags.run_directory(values, config)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
-    from async_dqn.roles import assemble, baseline, preflight
+    from async_dqn.roles import baseline
+    from async_dqn.run import build, preflight
 
-    problem = assemble.make_problem(config)
+    problem = build.make_problem(config)
     memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     Progress().say(f"run directory: {run.path}\n{memory}")
@@ -41,7 +41,8 @@ def _local(call: Call) -> int:
     from_flags.check_max_restarts(values)
     run = from_flags.run_directory(values, config)
     devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
-    from async_dqn.roles import local, preflight
+    from async_dqn.roles import local
+    from async_dqn.run import preflight
 
     spec, _ = preflight.resolve(config)
     Progress().say(preflight.check_replay_memory(config, spec, config.num_workers))
@@ -110,9 +111,10 @@ def _worker(call: Call) -> int:
         return _supervise("worker", index, config, run, call)
     devices.hide_gpus(card)
     should_stop = signals.install()
-    from async_dqn.roles import assemble, preflight, worker
+    from async_dqn.roles import worker
+    from async_dqn.run import build, preflight
 
-    problem = assemble.make_problem(config)
+    problem = build.make_problem(config)
     memory = preflight.check_replay_memory(config, problem.spec, 1)
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
@@ -153,7 +155,7 @@ def _doctor(call: Call) -> int:
     except ImportError:  # of what knows the environments, which is for a check to tell
         values["preset"].value = "atari-fast"
         config = from_flags.config(values, forced)
-    from async_dqn.doctor.run import run_doctor
+    from async_dqn.tools.doctor.run import run_doctor
 
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
     return run_doctor(config, spec, run, resume=values.resume)

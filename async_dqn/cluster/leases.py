@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from async_dqn.base.errors import Outage
 from async_dqn.cluster.done_queue import ALIVE, Message, done_queue, stop_queue
 from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
-from async_dqn.errors import Outage
 
 _BEATS = 6  # signs of life in a lease
 _LONGEST_SILENCE = 1.0  # seconds between two of them: with each a worker hears whether the ps wants everyone to end

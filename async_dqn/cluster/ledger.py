@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.parameters import Counters
+from async_dqn.store.base import Counters
 
 _C = len(Counters._fields)
 _CLAIMED, _STEPS, _UPDATES, _DROPPED = map(Counters._fields.index, ("claimed_steps", "env_steps", "updates", "dropped"))

@@ -12,8 +12,8 @@ import tensorflow as tf
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport
+from async_dqn.nn.optimizers import Optimizer
+from async_dqn.store.base import Counters, EpisodeReport
 
 _MAX_QUEUED_EPISODES = 1_000_000
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from async_dqn.background import Background
+from async_dqn.base.background import Background
+from async_dqn.base.errors import Outage
 from async_dqn.cluster.spec import wait_until_reachable
-from async_dqn.errors import Outage
 
 # Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
 # counts as lost, and the message that it had in hand is lost with it.

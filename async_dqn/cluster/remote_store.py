@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.aligned import aligned_empty
+from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import Ledger, SeatState, initial_rows, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
-from async_dqn.errors import Outage, RunError, UserError
-from async_dqn.optimizers import Optimizer
-from async_dqn.parameters import Counters, EpisodeReport, Pulled, Standing, WorkerStatus, check_state, initial_state
+from async_dqn.nn.aligned import aligned_empty
+from async_dqn.nn.optimizers import Optimizer
+from async_dqn.store.base import Counters, EpisodeReport, Pulled, Standing, WorkerStatus, check_state, initial_state
 
 _PATIENCE = 15.0  # seconds after which a step counts as lost
 

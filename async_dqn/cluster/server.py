@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
+from async_dqn.base.errors import RunError
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.errors import RunError
 
 
 def session_config(

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from async_dqn.errors import UserError
+from async_dqn.base.errors import UserError
 
 JOBS = ("ps", "worker")
 

@@ -2,16 +2,17 @@
 
 import threading
 
-from async_dqn import devices
-from async_dqn.config import Config
-from async_dqn.errors import RunFailed
-from async_dqn.parameters import LocalParameterStore, Stop
-from async_dqn.progress import Progress
-from async_dqn.roles import assemble
-from async_dqn.roles.actor_learner import ActorLearner
-from async_dqn.roles.chief import Chief, exit_reason
-from async_dqn.roles.resume import restore_run
-from async_dqn.run_directory import RunDirectory
+from async_dqn.base.errors import RunFailed
+from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.chief import Chief, exit_reason
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.run.resume import restore_run
+from async_dqn.settings.config import Config
+from async_dqn.store.base import Stop
+from async_dqn.store.local import LocalParameterStore
+from async_dqn.system import devices
 
 _SAVE_DEADLINE = 300.0  # seconds; a stop by signal has less
 _SIGNAL_DEADLINE = 6.0
@@ -19,7 +20,7 @@ _SIGNAL_DEADLINE = 6.0
 
 def run_baseline(
     config: Config,
-    problem: assemble.Problem,
+    problem: build.Problem,
     run: RunDirectory,
     *,
     resume: bool,
@@ -35,12 +36,12 @@ def run_baseline(
     devices.check_gpu(config, progress.say)
     num_threads = devices.threads_of_worker(config.threads, 1)
     devices.configure_eager(config, num_threads)
-    store = LocalParameterStore(problem.layout.num_parameters, assemble.make_optimizer(config), config.total_steps)
-    store.initialize(assemble.initial_parameters(config, problem))
+    store = LocalParameterStore(problem.layout.num_parameters, build.make_optimizer(config), config.total_steps)
+    store.initialize(build.initial_parameters(config, problem))
     restored = restore_run(run, store, progress.say) if resume else None
     run_id = run.next_id(resume=resume)
     run.write_config(config, run_id)  # not before: what cannot be resumed keeps its settings
-    client = assemble.make_local_client(config, store)
+    client = build.make_local_client(config, store)
     client.start()
     learner = ActorLearner(
         config, problem, run, worker=0, client=client, run_id=run_id, num_threads=num_threads, say=progress.say

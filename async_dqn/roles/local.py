@@ -9,18 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from async_dqn.checkpoints import write_atomically
+from async_dqn.base.errors import RunError
+from async_dqn.base.files import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.config import Config
-from async_dqn.csv_log import METRIC_FIELDS
-from async_dqn.errors import RunError
-from async_dqn.progress import Progress, count, format_seconds, progress_line
-from async_dqn.report.runs import read_worker
-from async_dqn.report.status import worker_table
-from async_dqn.roles import signals
-from async_dqn.roles.private_network import PrivateNetwork
 from async_dqn.roles.supervisor import INTERRUPTED, POLL_PERIOD, Task, kill, wait
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run.csv_log import METRIC_FIELDS
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress, count, format_seconds, progress_line
+from async_dqn.run.worker_table import read_worker, worker_table
+from async_dqn.settings.config import Config
+from async_dqn.system import signals
+from async_dqn.system.private_network import PrivateNetwork
 
 _GRACE = 10.0  # seconds in which the others may end by themselves once one has ended the run
 _END_DEADLINE = 10.0  # seconds between the first signal and force

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from async_dqn.cluster import server
-from async_dqn.cluster.bailiff import Bailiff
 from async_dqn.cluster.done_queue import Mailbox
+from async_dqn.cluster.eviction import Bailiff
 from async_dqn.cluster.leases import LeaseBook, LeaseState
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.config import Config
-from async_dqn.csv_log import CsvWriter
-from async_dqn.process_meter import METER_FIELDS, ProcessMeter
-from async_dqn.progress import Progress
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run.csv_log import CsvWriter
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.settings.config import Config
+from async_dqn.system.process_meter import METER_FIELDS, ProcessMeter
 
 _PERIOD = 0.2  # seconds between two looks at what came in; each costs a millisecond or two
 _STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted

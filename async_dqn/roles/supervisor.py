@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from async_dqn.errors import one_line
-from async_dqn.progress import count
-from async_dqn.roles.signals import DIED
+from async_dqn.base.errors import one_line
+from async_dqn.run.progress import count
+from async_dqn.system.signals import DIED
 
 POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
 INTERRUPTED = 130  # the exit code of a process that a user has ended

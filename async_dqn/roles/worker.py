@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from async_dqn import devices
+from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
 from async_dqn.cluster import server
 from async_dqn.cluster.leases import LeaseKeeper
 from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
-from async_dqn.config import Config
-from async_dqn.errors import Outage, RunError, RunFailed, UserError
-from async_dqn.parameters import Counters, Stop
-from async_dqn.progress import Progress
-from async_dqn.roles import assemble
-from async_dqn.roles.actor_learner import ActorLearner
-from async_dqn.roles.chief import Chief, Follower, exit_reason
-from async_dqn.roles.resume import load_newest, restore_run
-from async_dqn.run_directory import RunDirectory
-from async_dqn.trips import TravellingClient
+from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.chief import Chief, Follower, exit_reason
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.run.resume import load_newest, restore_run
+from async_dqn.settings.config import Config
+from async_dqn.store.base import Counters, Stop
+from async_dqn.store.round_trips import TravellingClient
+from async_dqn.system import devices
 
 _SIGNAL_DEADLINE = 5.0  # seconds a ps may take to hear that a worker is done
 _PATIENCE = 4.0  # seconds that an interrupted chief gives the others
@@ -30,7 +30,7 @@ _SIGNAL_SAVE_DEADLINE = 4.0
 
 def run_worker(
     config: Config,
-    problem: assemble.Problem,
+    problem: build.Problem,
     run: RunDirectory,
     spec: ClusterSpec,
     task_index: int,
@@ -84,7 +84,7 @@ def _all_listen(spec: ClusterSpec) -> bool:
 
 def make_remote_store(
     config: Config,
-    problem: assemble.Problem,
+    problem: build.Problem,
     spec: ClusterSpec,
     *,
     worker: int,
@@ -103,7 +103,7 @@ def make_remote_store(
         session_config=session_config,
         strategy=server.parameter_server_strategy(spec, worker),
         num_parameters=problem.layout.num_parameters,
-        optimizer=assemble.make_store_optimizer(config),
+        optimizer=build.make_store_optimizer(config),
         total_steps=config.total_steps,
         max_staleness=config.max_staleness,
         wire_dtype=config.wire_dtype,
@@ -129,7 +129,7 @@ class _Worker:
     def __init__(
         self,
         config: Config,
-        problem: assemble.Problem,
+        problem: build.Problem,
         run: RunDirectory,
         task_index: int,
         store: RemoteParameterStore,
@@ -154,7 +154,7 @@ class _Worker:
                 self._start = begun
                 ledger = self._store.join()
                 self._joined_at = time.monotonic()
-                starting = assemble.make_client(self._config, self._store)
+                starting = build.make_client(self._config, self._store)
                 starting.start()
                 client = starting
             except Outage as outage:  # a ps that died meanwhile
@@ -229,7 +229,7 @@ class _Worker:
         """Fills the parameter servers: from the newest checkpoint, or anew where there is none."""
         restored = restore_run(self._run, self._store, self._progress.say) if restore else None
         if restored is None:
-            self._store.initialize(assemble.initial_parameters(self._config, self._problem))
+            self._store.initialize(build.initial_parameters(self._config, self._problem))
         return restored
 
     def _restore(self) -> dict[str, Any] | None:

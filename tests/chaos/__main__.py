@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from async_dqn.quiet import quiet_stderr
+from async_dqn.base.quiet import quiet_stderr
 from chaos import mounts
 
 _NO_MOUNTS = mounts.enter()  # before TensorFlow is imported, which starts threads

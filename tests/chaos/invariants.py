@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from async_dqn import checkpoints
-from async_dqn.parameters import Counters
+from async_dqn.run import checkpoints
+from async_dqn.store.base import Counters
 from chaos.rounds import Round
 
 _IN_FLIGHT = 200  # steps a worker may have claimed or done since the last row, of which no row tells

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from async_dqn import provenance
+from async_dqn.run import provenance
 
 
 @dataclass(frozen=True)

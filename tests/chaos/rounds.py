@@ -14,8 +14,8 @@ import psutil
 from cluster_helpers import Command, Commands, is_port_free, processes_naming
 
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.csv_log import rows
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run.csv_log import rows
+from async_dqn.run.directory import RunDirectory
 from chaos.proxy import Proxy
 
 LEASE = 6.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster_helpers import Command
 
-from async_dqn import checkpoints
+from async_dqn.run import checkpoints
 from chaos import invariants, mounts
 from chaos.rounds import LEASE, Hang, Round, Settings
 

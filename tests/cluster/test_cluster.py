@@ -21,10 +21,10 @@ from cluster_helpers import (
     write_spec,
 )
 
-from async_dqn import checkpoints
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.config import Config
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run import checkpoints
+from async_dqn.run.directory import RunDirectory
+from async_dqn.settings.config import Config
 
 pytestmark = pytest.mark.cluster
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from async_dqn.cluster.ledger import WIDTH, LedgerOperations, SeatState, initial_rows, parse
-from async_dqn.parameters import Counters, Stop, advance
+from async_dqn.store.base import Counters, Stop, advance
 
 WORKERS = 3
 BUDGET = 60

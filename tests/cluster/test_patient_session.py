@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 from cluster_helpers import wait_until
 
+from async_dqn.base.errors import Outage
 from async_dqn.cluster import patient_session
-from async_dqn.cluster.bailiff import Bailiff
 from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
+from async_dqn.cluster.eviction import Bailiff
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.errors import Outage
 
 SOON = 0.2  # patience where a step never ends
 LONG = 30.0  # patience where it does

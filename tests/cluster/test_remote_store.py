@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
 
-from async_dqn import optimizers
 from async_dqn.cluster.done_queue import ALIVE
 from async_dqn.cluster.ledger import SeatState
 from async_dqn.cluster.parameter_graph import shard_sizes
 from async_dqn.cluster.remote_store import new_token
-from async_dqn.parameters import Counters, EpisodeReport, LocalParameterStore, Stop, WorkerStatus
+from async_dqn.nn import optimizers
+from async_dqn.store.base import Counters, EpisodeReport, Stop, WorkerStatus
+from async_dqn.store.local import LocalParameterStore
 
 P = 7  # parameters: 4 + 3 on two ps, 3 + 2 + 2 on three
 BUDGET = 1_003

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port
-from async_dqn.errors import UserError
 
 SHIPPED = sorted((Path(__file__).parents[2] / "cluster_specs").glob("*.json"))
 

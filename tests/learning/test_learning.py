@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cluster_helpers import Commands, commands, processes_naming
 
-from async_dqn import checkpoints
-from async_dqn.run_directory import RunDirectory
+from async_dqn.run import checkpoints
+from async_dqn.run.directory import RunDirectory
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
 

@@ -1,0 +1,1 @@
+"""What knows nothing of learning: errors, named tuples, schedules, threads, clocks."""

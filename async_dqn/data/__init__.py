@@ -1,0 +1,1 @@
+"""Experience, and how it is kept on disk."""

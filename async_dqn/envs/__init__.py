@@ -1,0 +1,1 @@
+"""Environments: which there are, and N of them in lock-step."""

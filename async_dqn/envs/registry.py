@@ -1,0 +1,204 @@
+"""Which environments there are: the Atari protocols, and any gymnasium id with discrete actions."""
+
+import difflib
+import re
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py import roms
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from async_dqn.base.errors import UserError
+from async_dqn.envs.vector_env import EnvironmentSpec, LockStepEnv, VectorEnv
+
+# How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
+# a game has it. `machado`: Machado et al. 2018, section 5, as in Dopamine.
+_ATARI_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "classic": {"noop_max": 30, "use_fire_reset": True, "repeat_action_probability": 0.0},
+    "machado": {"noop_max": 0, "use_fire_reset": False, "repeat_action_probability": 0.25},
+}
+
+_ATARI_FRAME_SKIP = 4
+
+# An emulator is seeded by loading its ROM anew, which takes a tenth of a second, most of it for a table of blended
+# colours that nothing here reads. So its games share a seed until this many steps were played from it.
+ATARI_STEPS_PER_SEED = 5_000
+
+
+def resolve(id: str, protocol: str) -> EnvironmentSpec:
+    """Looks up an environment without starting a run.
+
+    Args:
+      id: an Atari game (`pong`, `MsPacman`, `ALE/Pong-v5`) or a gymnasium id (`CartPole-v1`, `module:My-v0`).
+      protocol: "classic" or "machado"; other environments than Atari ignore it.
+
+    Raises:
+      UserError: the environment or the protocol is unknown, needs a package or a ROM that is missing, or has
+        actions or observations that no agent here can use.
+    """
+    if protocol not in (*_ATARI_PROTOCOLS, "none"):
+        raise _unknown_protocol(protocol)
+    # The suffixes are those of the ids that gymnasium had before v5.
+    match = re.fullmatch(r"(?:ALE/)?(\w+?)((?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?)", id)
+    game = _atari_games().get(match[1].replace("_", "").lower()) if match else None
+    if not match or not game:
+        return _resolve_gymnasium(id)
+    if match[2] not in ("", "-v5"):
+        raise UserError(f"--env={id}: is an old Atari id: use {game} and the protocol classic or machado")
+    if protocol not in _ATARI_PROTOCOLS:
+        raise _unknown_protocol(protocol)
+    return _resolve_atari(game, protocol)
+
+
+def make_vector_env(
+    spec: EnvironmentSpec,
+    num_envs: int,
+    seed: int,
+    num_threads: int = 0,
+    max_episode_steps: int | None = None,
+) -> VectorEnv:
+    """Makes N environments; the same seed and actions give the same frames, whatever the threads do.
+
+    Args:
+      spec: from `resolve`.
+      num_envs: N. Environment i begins with the seed `seed + i`, and goes on with others that depend on both.
+      seed: any integer, used modulo 2^30 as the emulator's seeds are 31 bits.
+      num_threads: emulator threads on Atari, 0 for one per environment or core, whichever is fewer.
+      max_episode_steps: agent steps after which an episode is truncated, in place of the limit in `spec`.
+    """
+    spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
+    environments: gymnasium.vector.VectorEnv
+    steps_per_seed = 0
+    if spec.is_atari:
+        # Emulators could end an episode at a lost life, but would start the game over, or at a limit, but
+        # would not render its last frames. So they are only asked for the end of the game.
+        environments = make_emulators(spec, num_envs, num_threads=num_threads)
+        steps_per_seed = ATARI_STEPS_PER_SEED
+    else:
+        environments = SyncVectorEnv([lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    return LockStepEnv(environments, spec, num_envs, seed, steps_per_seed)
+
+
+def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> AtariVectorEnv:
+    """Atari emulators that play by the protocol of `spec`; `options` say how they run and what they show."""
+    return AtariVectorEnv(
+        gymnasium.spec(spec.id).kwargs["game"],
+        num_envs,
+        max_num_frames_per_episode=2**30,  # none
+        frameskip=_ATARI_FRAME_SKIP,
+        stack_num=1,
+        reward_clipping=False,
+        **_ATARI_PROTOCOLS[spec.protocol],
+        **options,
+    )
+
+
+def action_names(spec: EnvironmentSpec) -> list[str]:
+    """What each action does, as far as it is known: on Atari, else their numbers."""
+    if not spec.is_atari:
+        return [str(action) for action in range(spec.num_actions)]
+    emulator = _emulator(gymnasium.spec(spec.id).kwargs["game"])
+    return [action.name.lower() for action in emulator.getMinimalActionSet()]
+
+
+def _emulator(game: str) -> ale_py.ALEInterface:
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    path = roms.get_rom_path(game)
+    assert path is not None  # as the game is registered
+    emulator.loadROM(path)
+    return emulator
+
+
+def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
+    try:
+        emulator = _emulator(game)
+    except OSError as error:
+        raise UserError(f"--env={game}: has no ROM that can be read, reinstall ale-py: {error}") from error
+    return EnvironmentSpec(
+        id=f"ALE/{game.title().replace('_', '')}-v5",
+        is_atari=True,
+        protocol=protocol,
+        num_actions=len(emulator.getMinimalActionSet()),
+        observation_shape=(84, 84),
+        observation_dtype=np.dtype(np.uint8),
+        frame_skip=_ATARI_FRAME_SKIP,
+        stack=4,
+        max_episode_steps=108_000 // _ATARI_FRAME_SKIP,  # half an hour of play
+    )
+
+
+def _resolve_gymnasium(id: str) -> EnvironmentSpec:
+    try:
+        environment = _make(id)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        missing = _one_line(error)
+        if "box2d" in missing.lower():
+            missing = 'pip install "async-dqn[box2d]"'
+        raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
+    except gymnasium.error.DeprecatedEnv as error:
+        raise UserError(f"--env={id}: is too old: {_one_line(error)}") from error
+    except gymnasium.error.Error as error:
+        raise _unknown_environment(id) from error
+    except Exception as error:  # an id may name any module
+        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {_one_line(error)}") from error
+    actions, observations = environment.action_space, environment.observation_space
+    assert environment.spec is not None  # as it was made by its id
+    environment.close()
+
+    if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
+        given = _one_line(actions)
+        raise UserError(f"--env={id}: has the actions {given}: only Discrete(n), from 0, is supported")
+    if not isinstance(observations, gymnasium.spaces.Box):
+        given = _one_line(observations)
+        raise UserError(f"--env={id}: has the observations {given}: only Box is supported")
+    module, colon, _ = id.rpartition(":")
+    return EnvironmentSpec(
+        id=f"{module}{colon}{environment.spec.id}",
+        is_atari=False,
+        protocol="none",
+        num_actions=int(actions.n),
+        observation_shape=(int(np.prod(observations.shape)),),
+        observation_dtype=np.dtype(np.float32),
+        frame_skip=1,
+        stack=1,
+        max_episode_steps=gymnasium.spec(environment.spec.id).max_episode_steps,
+    )
+
+
+def _make(id: str) -> gymnasium.Env:
+    """Makes one gymnasium environment, without its own time limit and without a word on the terminal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gymnasium.make(id, max_episode_steps=-1, disable_env_checker=True)
+
+
+def _atari_games() -> dict[str, str]:
+    """ROM names by their letters alone: {"mspacman": "ms_pacman"}; only of games for one player."""
+    return {
+        spec.kwargs["game"].replace("_", ""): spec.kwargs["game"]
+        for id, spec in gymnasium.registry.items()
+        if id.startswith("ALE/")
+    }
+
+
+def _unknown_protocol(protocol: str) -> UserError:
+    return UserError(f"--protocol={protocol} is unknown: use {' or '.join(_ATARI_PROTOCOLS)}")
+
+
+def _unknown_environment(id: str) -> UserError:
+    others = [name for name, spec in gymnasium.registry.items() if spec.entry_point != "ale_py.env:AtariEnv"]
+    names = {name.lower(): name for name in [*_atari_games().values(), *others]}
+    close = [names[name] for name in difflib.get_close_matches(id.lower().removeprefix("ale/"), names)]
+    hint = f", did you mean {' or '.join(close)}?" if close else ";"
+    allowed = "use an Atari game such as pong or a gymnasium id such as CartPole-v1"
+    return UserError(f"--env={id} is unknown{hint} {allowed}")
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())

@@ -1,0 +1,262 @@
+"""N environments in lock-step that start over by themselves, and can go back to where they once stood."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from async_dqn.base import types
+
+# Multiples of it, 2^30 over the golden ratio, lie far apart modulo 2^30, and so do the seeds of an environment.
+_SEED_STRIDE = 663_608_941
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What a run needs to know of its environment before it makes one."""
+
+    id: str  # canonical, as gymnasium registers it: "ALE/Pong-v5", "CartPole-v1"
+    is_atari: bool
+    protocol: str  # "classic" or "machado"; "none" where it is not Atari
+    num_actions: int
+    observation_shape: tuple[int, ...]  # of one observation: a single grey frame on Atari, else a vector
+    observation_dtype: np.dtype  # uint8 on Atari, else float32
+    frame_skip: int  # emulator frames in an agent step
+    stack: int  # observations that the network sees at once
+    max_episode_steps: int | None  # agent steps after which an episode is truncated
+
+
+class VectorEnv(Protocol):
+    """N environments that start over by themselves, so that every step of each is a real agent step."""
+
+    spec: EnvironmentSpec
+    num_envs: int
+
+    def reset(self) -> np.ndarray:
+        """Starts every episode anew, each from a new seed; gives the first observations [N, ...]."""
+
+    def send(self, actions: np.ndarray) -> None:
+        """Begins to take one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
+
+        Emulators do it in threads of their own; `receive` must come next.
+        """
+
+    def receive(self) -> types.StepResult:
+        """What the actions sent led to.
+
+        An ended episode starts over within the step: its last observation is in `next_observation`, the first
+        of the next one in `observation`. The arrays belong to the caller; the two are the same array after a
+        step in which no episode ended. `terminated` and `truncated` are never both set.
+        """
+
+    def step(self, actions: np.ndarray) -> types.StepResult:
+        """Sends and receives."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Where the environments stand, in plain arrays of some 10 KB each; only after `reset` or `restore`."""
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Goes to where the environments stood at `state()`; gives the observations [N, ...] on which to act next.
+
+        Every later step gives what it would have given there. The actions are played again, so it takes as long as
+        they took.
+
+        Raises:
+          ValueError: the state is of other environments or another seed, then nothing was done; or the actions led
+            elsewhere, as the environment depends on more than its seed, then `reset` must come next.
+        """
+
+    def close(self) -> None:
+        """Frees the environments and their threads."""
+
+
+class LockStepEnv:
+    """The one `VectorEnv`: adds limits, lost lives and whole-game scores to a plain vector of environments.
+
+    What ended is reset by a mask right after the step, so that no environment ever starts over by itself. At
+    the end of an Atari game `next_observation` is the last frame that was rendered, as in gymnasium's
+    AtariPreprocessing, at most one step old; nothing is learned from it.
+
+    Under the classic protocol a lost life terminates the training episode only. The game goes on; where a new
+    ball needs FIRE (Breakout) the agent has to press it, as in Mnih et al. 2015. Zero lives in a game that
+    goes on, as Q*bert shows for a few frames, are not a loss of their own.
+
+    The games that an environment plays from one seed are a series. It ends with the first game over after
+    `steps_per_seed` steps; with 0, every game has a seed of its own. What a series does depends on its seed and its
+    actions alone, so these two are all that is saved.
+    """
+
+    def __init__(
+        self,
+        environments: Any,  # a gymnasium.vector.VectorEnv; on Atari with send() and recv()
+        spec: EnvironmentSpec,
+        num_envs: int,
+        seed: int,
+        steps_per_seed: int = 0,
+    ):
+        self.spec = spec
+        self.num_envs = num_envs
+        self._environments = environments
+        self._seed = seed % 2**30
+        self._steps_per_seed = steps_per_seed
+        self._max_length = spec.max_episode_steps or np.inf
+        self._life_ends_episode = spec.protocol == "classic"
+        self._lives = np.zeros(num_envs, np.int32)
+        self._returns = np.zeros(num_envs, np.float64)  # of the games so far
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._observation = np.zeros((num_envs, *spec.observation_shape), spec.observation_dtype)
+        self._each = np.arange(num_envs)
+        self._sent: np.ndarray | None = None  # actions under way
+        self._series = np.full(num_envs, -1)
+        self._series_steps = np.zeros(num_envs, np.int64)
+        self._actions = np.zeros((num_envs, 1024), np.min_scalar_type(spec.num_actions - 1))  # of the series
+
+    def reset(self) -> np.ndarray:
+        everywhere = np.ones(self.num_envs, bool)
+        self._series += 1
+        return self._start(everywhere, seeded=everywhere)
+
+    def send(self, actions: np.ndarray) -> None:
+        if self._sent is not None:
+            raise RuntimeError("actions were sent already; receive() must come first")
+        self._sent = self._checked(actions)
+        if self.spec.is_atari:
+            self._environments.send(self._sent)
+
+    def receive(self) -> types.StepResult:
+        if self._sent is None:
+            raise RuntimeError("there is nothing to receive; send() must come first")
+        actions, self._sent = self._sent, None
+        stepped = self._environments.recv() if self.spec.is_atari else self._environments.step(actions)
+        next_observation, reward, game_over, cut, info = stepped
+        next_observation = self._canonical(next_observation)
+        self._record(actions)
+        self._returns += reward
+        self._lengths += 1
+
+        terminated = game_over
+        if self._life_ends_episode:
+            terminated = game_over | ((info["lives"] > 0) & (info["lives"] < self._lives))
+        cut = cut | (self._lengths >= self._max_length)
+        ended = game_over | cut
+        self._lives = info.get("lives", self._lives)
+        observation, episodes = next_observation, []
+        if ended.any():
+            episodes = [
+                types.Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)
+            ]
+            seeded = ended & (self._series_steps >= self._steps_per_seed)
+            self._series += seeded
+            observation = self._start(ended, seeded)
+        else:
+            self._observation[:] = observation
+        return types.StepResult(
+            observation, next_observation, reward.astype(np.float32), terminated, cut & ~terminated, episodes
+        )
+
+    def step(self, actions: np.ndarray) -> types.StepResult:
+        self.send(actions)
+        return self.receive()
+
+    def state(self) -> dict[str, np.ndarray]:
+        if self._series.min() < 0:
+            raise RuntimeError("there is no state before reset()")
+        taken = [row[:steps] for row, steps in zip(self._actions, self._series_steps, strict=True)]
+        return self._identity() | {
+            "series": self._series.copy(),  # [N], how many came before it
+            "series_steps": self._series_steps.copy(),  # [N]
+            "actions": np.concatenate(taken),  # [sum of series_steps]
+            "returns": self._returns.copy(),  # [N]
+            "lengths": self._lengths.copy(),  # [N]
+            "lives": self._lives.copy(),  # [N]
+            "checksums": np.array([zlib.crc32(one) for one in self._observation]),  # [N]
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
+        series, series_steps, taken = self._parsed(state)
+        # All are to arrive with the last step, so those with fewer steps idle until their turn has come.
+        num_steps = series_steps.max()
+        idle = num_steps - series_steps
+        actions = np.zeros((num_steps, self.num_envs), np.int64)
+        for i, own in enumerate(np.split(taken, np.cumsum(series_steps)[:-1])):
+            actions[idle[i] :, i] = own
+
+        self._series[:] = series
+        observation = self._start(np.ones(self.num_envs, bool), seeded=idle == 0)
+        for step in range(num_steps):
+            observation = self.step(actions[step]).observation
+            begins = idle == step + 1
+            if begins.any():
+                self._series[begins] = series[begins]
+                observation = self._start(begins, seeded=begins)
+
+        again = self.state()
+        differing = [name for name in again if not np.array_equal(again[name], state[name])]
+        if differing:
+            raise ValueError(
+                f"{self.spec.id} is not deterministic, or its version is another: the same seeds and actions led to "
+                f"other {', '.join(differing)}"
+            )
+        return observation
+
+    def close(self) -> None:
+        self._environments.close()
+        vars(self._environments).pop("ale", None)  # the emulator threads end with this object
+
+    def _start(self, mask: np.ndarray, seeded: np.ndarray) -> np.ndarray:
+        """Starts a game where `mask` says, and with it the series where `seeded` says; gives all observations."""
+        seeds = (self._seed + self._each + self._series * _SEED_STRIDE) % 2**30
+        seed: Any = np.where(seeded, seeds, -1)[mask]
+        if not self.spec.is_atari:  # gymnasium wants one for each, and another sign for none
+            seed = [int(one) if new else None for one, new in zip(seeds, seeded, strict=True)]
+        observation, info = self._environments.reset(seed=seed, options={"reset_mask": mask})
+        self._lives = info.get("lives", self._lives)
+        self._returns[mask] = self._lengths[mask] = 0
+        self._series_steps[seeded] = 0
+        observation = self._canonical(observation)
+        self._observation[:] = observation
+        return observation
+
+    def _record(self, actions: np.ndarray) -> None:
+        if self._series_steps.max() == self._actions.shape[1]:
+            self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
+        self._actions[self._each, self._series_steps] = actions
+        self._series_steps += 1
+
+    def _identity(self) -> dict[str, np.ndarray]:
+        """What two objects must have in common to exchange states."""
+        spec = self.spec
+        return {
+            "environment": np.array(f"{spec.id} {spec.protocol} of at most {spec.max_episode_steps} steps"),
+            "num_envs": np.array(self.num_envs),
+            "seed": np.array(self._seed),
+        }
+
+    def _parsed(self, state: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Series, their steps and actions of a state that this object can try to restore, else ValueError."""
+        for name, ours in self._identity().items():
+            if name not in state or not np.array_equal(state[name], ours):
+                raise ValueError(f"the state has {name}={state.get(name)}, here it is {ours}")
+        for name in ("series", "series_steps", "actions", "returns", "lengths", "lives", "checksums"):
+            shape = (self.num_envs,) if name != "actions" else (int(np.sum(state["series_steps"])),)
+            if name not in state or np.shape(state[name]) != shape:
+                given = np.shape(state[name]) if name in state else "missing"
+                raise ValueError(f"the state's {name} must have the shape {shape}, is {given}")
+        series, series_steps, taken = (np.asarray(state[name]) for name in ("series", "series_steps", "actions"))
+        return series, series_steps, taken
+
+    def _canonical(self, observation: np.ndarray) -> np.ndarray:
+        shape = (self.num_envs, *self.spec.observation_shape)
+        return observation.reshape(shape).astype(self.spec.observation_dtype, copy=False)
+
+    def _checked(self, actions: np.ndarray) -> np.ndarray:
+        actions = np.asarray(actions)
+        valid = actions.shape == (self.num_envs,) and np.issubdtype(actions.dtype, np.integer)
+        # An action out of range would leave the emulator's threads waiting for ever.
+        if not valid or actions.min() < 0 or actions.max() >= self.spec.num_actions:
+            raise ValueError(
+                f"actions must be {self.num_envs} integers in [0, {self.spec.num_actions}), got {actions!r}"
+            )
+        return actions.astype(np.int64, copy=False)

@@ -1,0 +1,1 @@
+"""Networks, losses, policies and optimizers, as pure functions over flat parameters."""

@@ -1,0 +1,322 @@
+"""What one process of a run does for all: target refreshes, global metrics, checkpoints, the decision to stop."""
+
+import concurrent.futures
+import itertools
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from async_dqn.agents.dqn import DQN
+from async_dqn.base.background import Background
+from async_dqn.run import checkpoints
+from async_dqn.run.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter, rewind, rows
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.metrics import EpisodeTracker, RateTracker, TensorBoardWriter
+from async_dqn.run.progress import Progress, progress_line
+from async_dqn.run.tensorboard_layout import layout
+from async_dqn.settings.config import Config
+from async_dqn.store.base import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
+from async_dqn.store.client import ParameterClient
+
+_SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
+
+
+def exit_reason(stopped: int) -> str:
+    """What summary.json says of a run that ended with this `Counters.stopped`."""
+    if stopped == Stop.FAILED:
+        return "failed: a worker ended the run, see its log"
+    return {0: "finished", Stop.SOLVED: "solved", Stop.INTERRUPTED: "interrupted"}[stopped]
+
+
+class Follower:
+    """The null chief of every other worker."""
+
+    def tick(self) -> None:
+        """Does nothing."""
+
+
+class Chief:
+    """Worker 0's second job, also the baseline's.
+
+    Args:
+      config, run: the settings, and where to write.
+      store: the global parameters.
+      client, agent: this process's own.
+      frame_skip: emulator frames an agent step.
+      restored: plain values of the checkpoint that the run goes on from; None in a new run.
+      is_live: the store has gone on since that checkpoint, so that what was written after it counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        run: RunDirectory,
+        store: ParameterStore,
+        client: ParameterClient,
+        agent: DQN,
+        frame_skip: int,
+        progress: Progress,
+        restored: Mapping[str, Any] | None,
+        is_live: bool = False,
+    ):
+        self._config, self._run, self._store = config, run, store
+        self._client, self._agent = client, agent
+        self._frame_skip = frame_skip
+        self._progress = progress
+        self._writer = Background("checkpoints")
+        self._writing: concurrent.futures.Future | None = None
+        self._workers: list[WorkerStatus] = []
+        self._restarts_before = 0  # of workers, in earlier runs of this directory
+        self._ps_recoveries = self._steps_lost = 0
+        self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
+        self._tensorboard = TensorBoardWriter(run.tensorboard)
+        self._tensorboard.write_layout(layout())
+        self._next_checkpoint = self._started + (config.checkpoint_period if is_live else 0.0)
+
+    def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
+        """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
+        config, run = self._config, self._run
+        counters = self._store.add_counts(Counters())  # first: if it fails, nothing has been taken up yet
+        self._tracker = EpisodeTracker(config.stop_at_return)
+        self._num_episodes = 0
+        self._started = time.monotonic()
+        self._offset = 0.0
+        if restored is not None:
+            self._tracker.restore(restored["episodes"])
+            self._num_episodes = restored["num_episodes"]
+            self._offset = restored["wall_seconds"]
+            if is_live and restored["clock"][0] == _boot_id():
+                self._offset += self._started - restored["clock"][1]
+            faults = restored["faults"]
+            self._restarts_before = faults["restarts_before"] + (0 if is_live else faults["restarts"])
+            self._ps_recoveries, self._steps_lost = faults["ps_recoveries"], faults["steps_lost"]
+            if was_cut_short and not is_live:  # the process that was the chief before could not count this
+                self._ps_recoveries += 1
+                self._restarts_before += 1
+        if is_live:
+            self._catch_up()
+        else:
+            last_steps = max((_as_int(row.get("env_steps", "")) for row in rows(run.metrics)), default=0)
+            self._steps_lost += max(0, last_steps - counters.env_steps)
+            position = itertools.count()
+            try:
+                rewind(run.episodes, lambda row: next(position) < self._num_episodes)
+                rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= counters.env_steps)
+            except OSError as error:
+                self._progress.say(f"warning: rows that no longer count stay in place: {error}")
+        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS, self._progress.say)
+        self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
+        self._rates = RateTracker(counters)
+        # A refresh that fell due while nobody was there to see to it is made up for; it may come a second time.
+        self._refreshed_at = restored.get("refreshed_at", counters.minibatches) if restored is not None else 0
+        self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
+        self._next_log = self._started + config.log_period
+
+    def _catch_up(self) -> None:
+        """Takes in what was written after the last checkpoint by the process that was the chief before."""
+        for row in rows(self._run.episodes)[self._num_episodes :]:
+            report = _as_report(row)
+            if report:
+                self._num_episodes += 1
+                self._tracker.add(report, self._offset)
+
+    def go_on_from(self, restored: Mapping[str, Any] | None) -> None:
+        """After the store was put back to a checkpoint (None: to the start) in the middle of the run."""
+        wall_seconds, before = self.wall_seconds, self._client.counters.env_steps
+        num_recoveries = self._ps_recoveries + 1
+        faults = self._faults() | {"restarts": 0, "ps_recoveries": num_recoveries}  # restarts are still in the ledger
+        self._metrics.close()
+        self._episodes.close()
+        self._store.take_episodes()  # of games that the run no longer contains
+        self._begin(None if restored is None else dict(restored) | {"faults": faults}, is_live=False)
+        self._ps_recoveries = num_recoveries
+        self._offset = wall_seconds  # what was lost has taken its time all the same
+        now = self._store.add_counts(Counters()).env_steps
+        self._progress.say(
+            f"restored the checkpoint at {now:,} agent steps: {max(0, before - now):,} agent steps of work are lost"
+        )
+
+    def _faults(self) -> dict[str, int]:
+        return {
+            "restarts_before": self._restarts_before,
+            "restarts": sum(max(0, worker.starts - 1) for worker in self._workers),
+            "ps_recoveries": self._ps_recoveries,
+            "steps_lost": self._steps_lost,
+        }
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._offset + time.monotonic() - self._started
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the mean return reached the goal."""
+        return self._tracker.solved_at is not None
+
+    def tick(self) -> None:
+        """Does what is due; called after every step of the run loop."""
+        self._refresh_target()
+        now = time.monotonic()
+        if now >= self._next_log:
+            self.log()
+            self._next_log = now + self._config.log_period
+        is_new = self._client.counters.env_steps != self._saved_steps  # else it would take the place of the last one
+        if now >= self._next_checkpoint and is_new and (self._writing is None or self._writing.done()):
+            self.save("running")
+            self._next_checkpoint = time.monotonic() + self._config.checkpoint_period
+
+    def log(self) -> Counters:
+        """Writes one row of global metrics and shows it. Gives the counters it was made from."""
+        counters, self._workers = self._store.check()  # first: who has lost the seat takes no games
+        for episode in self._store.take_episodes():
+            self._num_episodes += 1
+            self._tracker.add(episode, self.wall_seconds)
+            row = episode._asdict() | {"time": f"{episode.time:.3f}"}
+            self._episodes.write(row)
+        row = {
+            "wall_seconds": self.wall_seconds,
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps * self._frame_skip,
+            "minibatches": counters.minibatches,
+            "updates": counters.updates,
+            "episodes": self._num_episodes,
+            "mean_return_100": self._tracker.mean,
+            "epsilon": self._agent.epsilon,
+            "learning_rate": self._client.current_learning_rate(),
+            "loss": self._agent.take_loss(),
+        } | self._rates.rates(counters)
+        self._metrics.write(row)
+        self._tensorboard.write(row, counters.env_steps)
+        self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return))
+        if self.is_solved and not counters.stopped:
+            self._store.add_counts(Counters(stopped=Stop.SOLVED))
+        return counters
+
+    def save(self, exit_reason: str) -> None:
+        """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
+        state = self._store.state()
+        counters = Counters(*map(int, state["counters"]))
+        is_finite = all(np.isfinite(array).all() for array in state.values())
+        if is_finite:
+            self._saved_steps = counters.env_steps
+        else:
+            self._progress.say("warning: the parameters are not finite; they are not saved over the last checkpoint")
+        values = {
+            "wall_seconds": self.wall_seconds,
+            "clock": [_boot_id(), time.monotonic()],
+            "num_episodes": self._num_episodes,
+            "refreshed_at": self._refreshed_at,  # in minibatches
+            "episodes": self._tracker.state(),
+            "faults": self._faults(),
+        }
+        arrays = {f"store/{name}": array for name, array in state.items()} if is_finite else {}
+        summary = self.summary(counters, exit_reason)
+        self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
+
+    def _write(
+        self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any], summary: dict[str, Any]
+    ) -> None:
+        try:
+            if arrays:
+                checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._config.keep_checkpoints)
+        except (OSError, ValueError) as error:
+            self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
+        try:
+            self._run.write_summary(summary)
+        except OSError as error:
+            self._progress.say(f"could not write the summary: {error}")
+
+    def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
+        """What summary.json says."""
+        wall = max(self.wall_seconds, 1e-9)
+        solved_at = self._tracker.solved_at or (None, None)
+        faults = self._faults()
+        ended = exit_reason != "running"  # the chief leaves its seat after its last word
+        return {
+            "env_steps": counters.env_steps,
+            "frames": counters.env_steps * self._frame_skip,
+            "updates": counters.updates,
+            "minibatches": counters.minibatches,
+            "episodes": self._num_episodes,
+            "wall_seconds": round(wall, 3),
+            "steps_per_second": round(counters.env_steps / wall, 3),
+            "updates_per_second": round(counters.updates / wall, 3),
+            "mean_return_100": _number(self._tracker.mean),
+            "best_mean_return_100": _number(self._tracker.best),
+            "solved_at_seconds": solved_at[0],
+            "solved_at_steps": solved_at[1],
+            "staleness_mean": _number(counters.staleness_sum / counters.updates if counters.updates else math.nan),
+            "staleness_max": counters.staleness_max,
+            "updates_dropped": counters.dropped,
+            "nonfinite": counters.nonfinite,
+            "num_ps": self._config.num_ps,
+            "num_workers": self._config.num_workers,
+            "worker_restarts": faults["restarts_before"] + faults["restarts"],
+            "ps_recoveries": faults["ps_recoveries"],
+            "steps_lost": faults["steps_lost"],
+            "workers": [
+                {
+                    "state": "done" if ended and worker is self._workers[0] else worker.state,
+                    "env_steps": worker.counters.env_steps,
+                    "minibatches": worker.counters.minibatches,
+                }
+                for worker in self._workers
+            ],
+            "exit_reason": exit_reason,
+        }
+
+    def finish(self, exit_reason: str) -> None:
+        """Writes the last row, the last checkpoint and the summary."""
+        self.log()
+        self.save(exit_reason)
+        if self._writing:
+            try:
+                self._writing.result(_SAVE_DEADLINE)
+            except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
+                self._progress.say(f"warning: the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s")
+        self._metrics.close()
+        self._episodes.close()
+        self._tensorboard.close()
+
+    def _refresh_target(self) -> None:
+        minibatches = self._client.counters.minibatches
+        period = self._config.target_period
+        if minibatches // period > self._refreshed_at // period:
+            self._refreshed_at = minibatches
+            self._store.refresh_target()
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 4)
+
+
+def _boot_id() -> str:
+    """Says whether two processes share a monotonic clock: the one clock that cannot jump."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _as_int(cell: str) -> int:
+    """A cell of a file that may have been damaged: 0 where it is no number."""
+    return int(cell) if cell.isascii() and cell.isdigit() else 0
+
+
+def _as_report(row: Mapping[str, str]) -> EpisodeReport | None:
+    try:
+        return EpisodeReport(
+            int(row["worker"]),
+            float(row["episode_return"]),
+            int(row["length"]),
+            int(row["env_steps"]),
+            float(row["time"]),
+        )
+    except (KeyError, ValueError):  # a file that may have been damaged
+        return None

@@ -1,0 +1,237 @@
+"""The run directory: where everything of a run lies, and what made it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import psutil
+
+from async_dqn.base.errors import UserError, one_line
+from async_dqn.base.files import read_regular, write_atomically
+from async_dqn.run import provenance
+from async_dqn.settings.config import Config
+
+_ENDING = 20.0  # seconds that processes may take to end once the command that started them was killed
+
+
+def default_logdir(env: str, agent: str) -> Path:
+    """runs/ENV-AGENT-TIME in the current folder."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", env.removeprefix("ALE/"))
+    return Path("runs") / f"{name}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+class RunDirectory:
+    """Paths of one run. Making one touches nothing on disk."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path).absolute()
+        self.config = self.path / "config.json"
+        self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.csv"
+        self.episodes = self.path / "episodes.csv"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+        self.logs = self.path / "logs"
+
+    def worker(self, index: int) -> Path:
+        """The folder of one worker's own files."""
+        return self.path / f"worker-{index}"
+
+    def ps(self, index: int) -> Path:
+        """The folder of one parameter server's own files."""
+        return self.path / f"ps-{index}"
+
+    def check(self, *, resume: bool) -> None:
+        """Raises UserError where a new run would overwrite an old one, or there is none to resume."""
+        self.check_path()
+        holds_run = self.config.exists()
+        if holds_run and not resume:
+            raise UserError(
+                f"--logdir={self.path} already holds a run; continue it with --resume, or give another folder"
+            )
+        if resume and not holds_run:
+            raise UserError(f"--resume: --logdir={self.path} holds no run (no config.json); give the folder of one")
+
+    def check_path(self) -> None:
+        """Raises UserError where this process could not write there."""
+        if "\0" in str(self.path):
+            raise UserError(f"--logdir={str(self.path)!r}: no name holds a null character; give another folder")
+        try:
+            self.path.exists()
+        except OSError as error:
+            raise UserError(f"--logdir={self.path}: {error.strerror}; give another folder") from error
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--logdir={self.path} is a file; give a folder")
+        above = self.path
+        while not above.exists():
+            above = above.parent
+        if not above.is_dir():
+            raise UserError(f"--logdir={self.path}: {above} is a file; give another folder")
+        if not os.access(above, os.W_OK):
+            raise UserError(f"--logdir={self.path}: {above} cannot be written to; give another folder")
+
+    def create(self) -> None:
+        """Makes the folder; it, and all that this process writes from now on, is for this user's eyes only.
+
+        Raises UserError where none can be made: under a link that leads nowhere, on a full disk, in /proc.
+        """
+        os.umask(0o077)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            what = "a link that leads to no folder" if self.path.is_symlink() else error.strerror
+            raise UserError(f"--logdir={self.path}: {what}; give another folder") from error
+
+    @contextlib.contextmanager
+    def claimed(self, say: Callable[[str], None] = lambda line: None) -> Iterator[Sequence[int]]:
+        """Keeps other commands from training in this folder meanwhile.
+
+        Args:
+          say: takes a line before it waits for what a command that was killed has left behind.
+
+        Yields:
+          Descriptors for the processes of this command to inherit: while one of them lives, the folder stays claimed.
+
+        Raises:
+          UserError: another command trains there.
+        """
+        with contextlib.ExitStack() as held:
+            inherited = []
+            try:
+                lock = held.enter_context(open(self.path / ".lock", "a+"))
+                self._lock(lock, say)
+                inherited.append(lock.fileno())
+            except OSError:  # a file system without locks
+                pass
+            yield inherited
+
+    def _lock(self, lock: TextIO, say: Callable[[str], None]) -> None:
+        """Takes the lock, which the system takes back however its holders end. Raises UserError, OSError."""
+        deadline = None
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                lock.seek(0)
+                if _may_live(lock.read()):
+                    raise UserError(f"--logdir={self.path} is in use: another command is training in it") from None
+                if deadline is None:
+                    say("the command that trained here is gone; waiting for its processes, which save and end")
+                    deadline = time.monotonic() + _ENDING
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"--logdir={self.path} is in use: processes of a command that is gone still run there"
+                    ) from None
+                time.sleep(0.1)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {platform.node()}")
+        lock.flush()
+
+    def next_id(self, *, resume: bool) -> int:
+        """The id to go on under: a new one, or on resuming the one that the run has."""
+        known = self.run_id() if resume else None
+        return known or secrets.randbits(62) | 1
+
+    def run_id(self) -> int | None:
+        """The id that config.json gives the run that lies here, if there is one."""
+        try:
+            run_id = int(json.loads(read_regular(self.config))["run_id"])
+            return run_id if 0 < run_id < 2**63 else None
+        except Exception:  # whatever json makes of content that may be anything
+            return None
+
+    def has_failed(self) -> bool:
+        """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
+        return self.exit_reason().startswith("failed")
+
+    def has_trained(self) -> bool:
+        """Whether the run that lies here has made agent steps and ended in order, which leaves a checkpoint."""
+        return self.exit_reason() in ("finished", "solved", "interrupted") and self._said("env_steps") not in (None, 0)
+
+    def exit_reason(self) -> str:
+        """What summary.json says on how the run ended; "" where there is none yet."""
+        return str(self._said("exit_reason") or "")
+
+    def _said(self, name: str) -> Any:
+        """A value of summary.json; None where there is none."""
+        try:
+            return json.loads(read_regular(self.summary))[name]
+        except Exception:  # it may be anything
+            return None
+
+    def new_exit_reason(self) -> Callable[[], str]:
+        """What says from now on how the run has ended; "" until then, whatever an earlier one has left here."""
+        found = _identity(self.summary)
+        return lambda: self.exit_reason() if _identity(self.summary) != found else ""
+
+    def orphaned_replays(self, worker: int, num_workers: int) -> list[Path]:
+        """The replays that one of `num_workers` takes over from workers that there are no longer."""
+        matches = [re.fullmatch(r"worker-([0-9]{1,6})", path.name) for path in self.path.glob("worker-*")]
+        orphans = sorted(index for match in matches if match and (index := int(match[1])) >= num_workers)
+        return [self.worker(index) / "replay" for index in orphans if index % num_workers == worker]
+
+    def write_config(self, config: Config, run_id: int) -> None:
+        """Writes config.json: every setting, and what is needed to tell where a result came from."""
+        described = {
+            "run_id": run_id,
+            "config": config.to_dict(),
+            "versions": provenance.versions(),
+            "host": {
+                "name": platform.node(),
+                "cpu": provenance.cpu_name(),
+                "cores": os.cpu_count(),
+                "system": platform.platform(),
+            },
+            "git_revision": provenance.git_revision(),
+            "command": sys.argv,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        write_atomically(self.config, json.dumps(described, indent=2).encode() + b"\n")
+
+    def read_config(self) -> Config:
+        """The settings of the run that lies here. Raises UserError, in one line, where there is none to be read."""
+        try:
+            described = json.loads(read_regular(self.config))
+            if not isinstance(described, dict) or not isinstance(described.get("config"), dict):
+                raise ValueError('it holds no object "config"')
+            return Config.from_dict(described["config"])
+        except FileNotFoundError as error:
+            raise UserError(f"--logdir={self.path} holds no run (no config.json); give the folder of one") from error
+        except UserError as error:
+            raise UserError(f"{self.config}: {one_line(error)}") from error
+        except Exception as error:  # whatever json and the settings make of content that may be anything
+            raise UserError(f"{self.config} cannot be read: {one_line(error)}") from error
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Writes summary.json."""
+        write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Another one whenever the file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _may_live(holder: str) -> bool:
+    """Whether the command that wrote down its number and its host may still run: false where it surely does not."""
+    pid, _, host = holder.partition(" ")
+    try:
+        return host != platform.node() or psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except (ValueError, psutil.Error):
+        return True

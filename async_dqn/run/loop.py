@@ -1,0 +1,79 @@
+"""The loop of an actor-learner: a generator of steps, which trackers consume."""
+
+import time
+from collections.abc import Generator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from async_dqn.base.types import Episode, StepResult
+from async_dqn.envs.vector_env import VectorEnv
+from async_dqn.store.client import ParameterClient
+
+_WAIT = 0.02  # seconds between two questions whether others have given steps back
+
+
+class Agent(Protocol):
+    """What the loop asks of an algorithm."""
+
+    def act(self) -> np.ndarray: ...
+
+    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None: ...
+
+    def learn(self) -> None: ...
+
+
+class Tick(NamedTuple):
+    """One step of all environments: how many agent steps it counted for, and the games that ended with it."""
+
+    num_steps: int
+    episodes: list[Episode]
+
+
+def run_loop(
+    agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+) -> Generator[Tick, None, None]:
+    """Acts, observes and learns until the global step budget is spent or the run is stopped.
+
+    With `overlap_steps` the agent learns what the steps before call for while the environments take the next one; what
+    the very last step calls for stays owed. That order does not depend on the timing of threads.
+
+    Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
+    environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
+    of it is claimed but not yet taken, the rest is with others: the loop waits, as one of them may be lost and its
+    steps then be granted again.
+    """
+    granted = 0
+    enter = client.clock.enter
+    try:
+        while granted or not client.is_over:
+            if not granted and not (granted := client.claim_steps(claim * env.num_envs)):
+                if not client.is_over:
+                    time.sleep(_WAIT)
+                yield Tick(0, [])
+                continue
+            num_steps = min(env.num_envs, granted)
+            granted -= num_steps
+            enter("acting")
+            actions = agent.act()
+            enter("environment")
+            env.send(actions)
+            tick = Tick(0, [])
+            try:
+                try:
+                    if overlap_steps:
+                        agent.learn()
+                finally:  # whatever happened, the step was begun
+                    enter("environment")
+                    result = env.receive()
+                    enter("replay")
+                    agent.observe(actions, result, num_steps)
+                    client.count(env_steps=num_steps)
+                    tick = Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
+                if not overlap_steps:
+                    agent.learn()
+            finally:  # also before an outage goes on its way: the step and its games were taken
+                enter("other")
+                yield tick
+    finally:
+        client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

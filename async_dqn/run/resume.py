@@ -1,0 +1,63 @@
+"""Going on from the newest checkpoint of a run directory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from async_dqn.base.errors import UserError
+from async_dqn.run import checkpoints
+from async_dqn.run.directory import RunDirectory
+from async_dqn.store.base import Counters, ParameterStore
+
+
+def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Puts the newest whole checkpoint back into the store, whatever number of shards either has.
+
+    Returns:
+      The plain values that the checkpoint holds for the chief; None where there is no checkpoint yet, and the store is
+      left as it is.
+
+    Raises:
+      UserError: there are checkpoints, but none that is whole, or it is one of another network or optimizer; or there
+        were some, and are no longer.
+    """
+    checkpoint = load_newest(run, say)
+    if checkpoint is None:
+        if checkpoints.numbers(run.checkpoints):
+            raise UserError(f"--resume: {run.checkpoints} holds no whole checkpoint to go on from")
+        if run.has_trained():  # to start over would put an end to all that it has written
+            raise UserError(
+                f"--resume: {run.checkpoints} holds no checkpoint, though the run here has ended with one; bring it "
+                "back, or start a new run in another folder"
+            )
+        say("the run has no checkpoint yet: it starts over")
+        return None
+    arrays = {
+        name.removeprefix("store/"): array for name, array in checkpoint.arrays.items() if name.startswith("store/")
+    }
+    if "counters" not in arrays:
+        raise UserError(
+            f"--resume: checkpoint {checkpoint.number} holds a network alone, as export --format=agent writes it: it "
+            "can be evaluated, but not trained on"
+        )
+    try:
+        store.restore(arrays | {"counters": restart_counters(arrays["counters"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error
+    say(f"resumed at {checkpoint.number:,} agent steps")
+    return checkpoint.values
+
+
+def load_newest(run: RunDirectory, say: Callable[[str], None]) -> checkpoints.Checkpoint | None:
+    """The newest whole checkpoint; says which newer ones had to be passed over."""
+    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
+    for fault in faults:
+        say(f"warning: {fault}; using the one before")
+    return checkpoint
+
+
+def restart_counters(counters: np.ndarray) -> np.ndarray:
+    """Saved counters made ready to go on from: nothing claimed ahead, nobody stopped."""
+    saved = Counters(*map(int, counters))
+    return np.array(saved._replace(claimed_steps=saved.env_steps, stopped=0), np.int64)

@@ -1,0 +1,1 @@
+"""The settings of a run, and what makes flags and config.json of them."""

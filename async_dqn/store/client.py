@@ -1,0 +1,169 @@
+"""A worker's own copy of the network, and what it owes the parameter store.
+
+The agent computes on `online` and `target` and hands every gradient to `consume`. Here are what all clients share, and
+the client of a store in the same process; those that make trips to parameter servers are in `trips`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.base.cycle import CycleClock
+from async_dqn.base.errors import RunFailed
+from async_dqn.base.schedules import Schedule
+from async_dqn.store.base import Counters, EpisodeReport, ParameterStore
+from async_dqn.store.local import LocalParameterStore
+
+
+class ParameterClient:
+    """What all clients share: the local copy and the counts.
+
+    Attributes:
+      online, target: variables [P] that the agent computes with.
+      counters: the global counters as last heard.
+      stalenesses: of this worker's own updates, since the caller last emptied the list.
+      clock: where the time of the thread that calls goes.
+      own_minibatches: computed by this worker.
+
+    Args:
+      max_nonfinite: minibatches in a row with a loss or gradient that is not finite, at which `RunFailed` is raised.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        learning_rate: Schedule,
+        *,
+        online: tf.Variable,
+        target: tf.Variable,
+        max_nonfinite: int,
+    ):
+        self.online, self.target = online, target
+        self.counters = Counters()
+        self.stalenesses: list[int] = []
+        self.clock = CycleClock()
+        self.own_minibatches = 0
+        self._store = store
+        self._learning_rate = learning_rate
+        self._max_nonfinite = max_nonfinite
+        self._nonfinite_in_a_row = 0
+        self._unreported = Counters()
+
+    def start(self) -> None:
+        """Takes the first copy of both networks."""
+        raise NotImplementedError
+
+    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """Takes one minibatch's gradient [P]. TensorFlow code, called inside the agent's `tf.function`."""
+        raise NotImplementedError
+
+    def after_minibatch(self) -> None:
+        """Counts the minibatch, and makes the trip that is due."""
+        raise NotImplementedError
+
+    def reject_minibatch(self) -> None:
+        """Counts a minibatch whose loss or gradient was not finite, and that was not consumed."""
+        self.count(minibatches=1)
+        self.own_minibatches += 1
+        self.reject_update()
+
+    def reject_update(self) -> None:
+        """Counts what was not finite and so was not applied.
+
+        Raises:
+          RunFailed: it is one too many in a row.
+        """
+        self.count(nonfinite=1)
+        self._nonfinite_in_a_row += 1
+        if self._nonfinite_in_a_row >= self._max_nonfinite:
+            raise RunFailed(
+                f"{self._nonfinite_in_a_row} minibatches in a row gave a loss, gradient or update that is not finite, "
+                "and none of them was applied; a lower --learning_rate or a --max_gradient_norm may help, and --resume "
+                "goes on from the last checkpoint"
+            )
+
+    def finish(self) -> None:
+        """Pushes what is left, reports all counts and ends the thread."""
+        raise NotImplementedError
+
+    def slots(self) -> dict[str, np.ndarray]:
+        """The optimizer's state where this worker holds it."""
+        return {}
+
+    def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
+        """Puts `slots()` back."""
+
+    def current_learning_rate(self) -> float:
+        """The step size at the global step."""
+        return self._learning_rate(self.env_steps)
+
+    @property
+    def env_steps(self) -> int:
+        """Agent steps of all workers, as far as known here."""
+        return self.counters.env_steps + self._unreported.env_steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers together have taken all steps of the budget, or the run was stopped."""
+        return bool(self.counters.stopped) or self.counters.env_steps >= self._store.total_steps
+
+    def count(self, **counts: int) -> None:
+        """Adds to what the next trip or claim reports."""
+        self._unreported = self._unreported._replace(
+            **{name: getattr(self._unreported, name) + value for name, value in counts.items()}
+        )
+
+    def _count_minibatch(self) -> None:
+        self.count(minibatches=1)
+        self.own_minibatches += 1
+
+    def claim_steps(self, wanted: int) -> int:
+        """Takes up to `wanted` agent steps out of the budget; 0: all of it is claimed, for the moment."""
+        part = self.clock.enter("waiting")
+        granted, counters = self._store.claim_steps(wanted, self._take_unreported())
+        self.clock.enter(part)
+        self._hear(counters)
+        return granted
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        """Hands finished games to the chief."""
+        part = self.clock.enter("waiting")
+        self._store.report_episodes(episodes)
+        self.clock.enter(part)
+
+    def report(self) -> None:
+        """Reports all that is counted here, and hears how the others stand."""
+        self._hear(self._store.add_counts(self._take_unreported()))
+
+    def _take_unreported(self) -> Counters:
+        counts, self._unreported = self._unreported, Counters()
+        return counts
+
+    def _hear(self, counters: Counters) -> None:
+        """Takes in counters, which may arrive out of order: none of them ever falls."""
+        self.counters = Counters(*map(max, self.counters, counters))
+
+
+class LocalClient(ParameterClient):
+    """The client of a store in this process: computes on the store's own variables, so that nothing is ever copied."""
+
+    def __init__(self, store: LocalParameterStore, learning_rate: Schedule, *, max_nonfinite: int):
+        super().__init__(store, learning_rate, online=store.online, target=store.target, max_nonfinite=max_nonfinite)
+        self._apply = store.apply
+
+    def start(self) -> None:
+        self.report()
+
+    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        self._apply(gradient, learning_rate)
+
+    def after_minibatch(self) -> None:
+        self._count_minibatch()
+        self._nonfinite_in_a_row = 0
+        self.count(updates=1)
+        self.stalenesses.append(0)
+        self.report()
+
+    def finish(self) -> None:
+        self.report()

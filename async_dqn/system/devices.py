@@ -1,0 +1,139 @@
+"""Which GPU, how much of it, which cores and how many threads a process takes: decided once, for server and eager
+runtime alike.
+
+`hide_gpus` must run before TensorFlow is imported and `configure_eager` before its first operation.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any
+
+from async_dqn.base.errors import UserError
+from async_dqn.settings.config import Config
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    if not shutil.which("nvidia-smi"):
+        return []
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError("nvidia-smi does not answer; mend the driver, or give --gpus=none") from error
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
+    """The card of one worker: workers are dealt out over the cards in turn. None: it computes on the CPU.
+
+    Args:
+      gpus: the setting: auto, none, or indices into `visible`.
+      worker: task index.
+      visible: identifiers of the cards that this host has.
+
+    Raises:
+      UserError: an index that this host does not have.
+    """
+    if gpus == "none" or (gpus == "auto" and not visible):
+        return None
+    indices = range(len(visible)) if gpus == "auto" else [int(part) for part in gpus.split(",")]
+    for index in indices:
+        if index >= len(visible):
+            raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, numbered from 0; or give auto or none")
+    return visible[indices[worker % len(indices)]]
+
+
+def card_of_worker(gpus: str, worker: int) -> str | None:
+    """`gpu_of_worker` on this host, which is not asked for its cards where none is wanted. Raises UserError."""
+    return gpu_of_worker(gpus, worker, [] if gpus == "none" else visible_gpus(os.environ))
+
+
+def visible_gpus(environ: MutableMapping[str, str]) -> list[str]:
+    """Identifiers of the cards that this process may use, CUDA_VISIBLE_DEVICES respected."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [part.strip() for part in chosen.split(",") if part.strip() not in ("", "-1")]
+    return [str(index) for index, _ in enumerate(_nvidia_smi("--query-gpu=index", "--format=csv,noheader"))]
+
+
+def hide_gpus(card: str | None, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Leaves this process one card, or none. Before TensorFlow is imported, so that nothing can touch the others."""
+    environ["CUDA_VISIBLE_DEVICES"] = card if card is not None else "-1"
+
+
+def check_gpu(config: Config, say: Callable[[str], None]) -> None:
+    """Says where TensorFlow cannot use the card that this process was left. Before the first operation.
+
+    Raises:
+      UserError: the card was asked for by its number.
+    """
+    import tensorflow as tf
+
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "-1") == "-1" or tf.config.list_physical_devices("GPU"):
+        return
+    fault = "TensorFlow sees no GPU, though this host has one; launch/doctor.sh says what is missing"
+    if config.gpus != "auto":
+        raise UserError(f"--gpus={config.gpus}: {fault}; or give none")
+    say(f"warning: {fault}; computing on the CPU")
+
+
+def threads_of_worker(threads: int, num_here: int) -> int:
+    """Threads to compute with: the setting, or this machine's cores shared out over its workers."""
+    return threads or max(1, len(os.sched_getaffinity(0)) // num_here)
+
+
+def cores_of_worker(place: int, num_here: int, cores: Sequence[int]) -> Sequence[int]:
+    """The cores that one of a machine's workers keeps to: its own part where they come out even, else all of them.
+
+    Args:
+      place: which of this machine's workers it is, from 0.
+      num_here: how many there are.
+      cores: that the machine has.
+    """
+    if len(cores) % num_here == 0:
+        size = len(cores) // num_here
+        return cores[place * size : (place + 1) * size]
+    if num_here % len(cores) == 0:
+        return [cores[place % len(cores)]]
+    return cores
+
+
+def keep_to_cores(place: int, num_here: int) -> None:
+    """Keeps this process to `cores_of_worker`: a worker's threads take turns, so each finds its caches warm there."""
+    cores = cores_of_worker(place, num_here, sorted(os.sched_getaffinity(0)))
+    for thread in os.listdir("/proc/self/task"):  # those to come inherit it
+        with contextlib.suppress(OSError):  # it has ended, or nobody may: slower, that is all
+            os.sched_setaffinity(int(thread), cores)
+
+
+def gpu_options(config: Config) -> Any:
+    """GPUOptions for a server's ConfigProto: the same share and growth that `configure_eager` gives the eager side."""
+    import tensorflow as tf
+
+    fraction = config.gpu_memory_fraction
+    return tf.compat.v1.GPUOptions(
+        per_process_gpu_memory_fraction=fraction, allow_growth=config.gpu_memory_growth and not fraction
+    )
+
+
+def configure_eager(config: Config, num_threads: int) -> None:
+    """Threads and GPU memory of the eager runtime. Before the first operation."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    for device in tf.config.list_physical_devices("GPU"):
+        if config.gpu_memory_fraction:
+            query = (
+                "--query-gpu=memory.total",
+                "--format=csv,noheader,nounits",
+                "-i",
+                os.environ["CUDA_VISIBLE_DEVICES"],
+            )
+            megabytes = int(config.gpu_memory_fraction * float(_nvidia_smi(*query)[0]))
+            limit = tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)
+            tf.config.set_logical_device_configuration(device, [limit])
+        else:
+            tf.config.experimental.set_memory_growth(device, config.gpu_memory_growth)

@@ -1,0 +1,186 @@
+"""Plays greedy games with a trained agent, and shows them."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.base.files import write_atomically
+from async_dqn.envs import registry
+from async_dqn.envs.frame_stack import FrameStack
+from async_dqn.run.build import Problem, make_problem
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress, count, format_seconds
+from async_dqn.run.trained import load_trained
+from async_dqn.settings.config import Config
+from async_dqn.tools.show.overlay import QOverlay
+from async_dqn.tools.show.screen import Screen, make_screen
+from async_dqn.tools.show.viewers import Video, Window
+
+_MAX_ENVS = 10
+
+
+class Watch(NamedTuple):
+    """How the games are shown.
+
+    Attributes:
+      video: the .gif or .mp4 file for the first game; None: none.
+      video_seconds: how long it may get.
+      human: open a window, and play the games in it one after another at the speed of play.
+      overlay: draw the action values beside the picture.
+    """
+
+    video: str | None = None
+    video_seconds: float = np.inf
+    human: bool = False
+    overlay: bool = False
+
+
+def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, watch: Watch, keeps: bool = True) -> int:
+    """Plays `games` greedy games of the run's newest checkpoint and says how they went. Gives the exit code.
+
+    Args:
+      keeps: write evaluation.json into the run directory.
+
+    Raises:
+      UserError: there is no such checkpoint, or the games cannot be shown as asked for.
+    """
+    progress = Progress()
+    problem = make_problem(config)
+    trained = load_trained(run, problem, progress.say)
+    with contextlib.ExitStack() as cleanup:
+        show = _make_show(problem, seed, watch, cleanup) if watch.video or watch.human else None
+        num_envs = 1 if watch.human else min(games, _MAX_ENVS)
+        begun = time.monotonic()
+        returns = _play(problem, trained.online, games, num_envs, seed, progress, show)
+        seconds = time.monotonic() - begun
+    if not returns:
+        progress.say("no game was played to its end")
+        return 0
+    result = {
+        "env": problem.spec.id,
+        "protocol": problem.spec.protocol,
+        "checkpoint_env_steps": trained.env_steps,
+        "games": len(returns),
+        "seed": seed,
+        "epsilon": 0.0,
+        "seconds": round(seconds, 1),
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "min": float(np.min(returns)),
+        "max": float(np.max(returns)),
+        "returns": returns,
+    }
+    if keeps and len(returns) == games:
+        with contextlib.suppress(OSError):  # a run directory may be read-only
+            write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
+    progress.say(
+        f"{problem.spec.id} ({problem.spec.protocol}), {count(len(returns), 'greedy game')} at {trained.env_steps:,} "
+        f"agent steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
+        f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
+    )
+    return _report_video(show.video, progress) if show and show.video else 0
+
+
+def _report_video(video: Video, progress: Progress) -> int:
+    """Says what became of the video. Gives the exit code."""
+    if video.fault:
+        progress.say(f"the video {video.path} ends after {count(video.num_pictures, 'picture')}: {video.fault}")
+        return 1
+    progress.say(f"video of the first game ({count(video.num_pictures, 'picture')}): {video.path}")
+    return 0
+
+
+class _Show:
+    """Shows the games of the first environment: the first of them in a video, all in a window."""
+
+    def __init__(self, screen: Screen, overlay: QOverlay | None, video: Video | None, window: Window | None):
+        self._screen, self._overlay = screen, overlay
+        self.video, self._window = video, window
+        self._picture = screen.reset()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether whoever watched has closed the window."""
+        return self._window is not None and self._window.is_done
+
+    def step(self, q_values: np.ndarray, action: int) -> None:
+        """Shows where the game stands, with the action values [A] there, and goes on with the action."""
+        viewers = [viewer for viewer in (self.video, self._window) if viewer and not viewer.is_done]
+        if not viewers:
+            return
+        picture = self._overlay.draw(self._picture, q_values, action) if self._overlay else self._picture
+        for viewer in viewers:
+            viewer.show(picture)
+        self._picture = self._screen.step(action)
+
+    def end_game(self) -> None:
+        """A game has ended."""
+        if self.video:
+            self.video.close()
+
+
+def _make_show(problem: Problem, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
+    """What shows the games; `cleanup` closes all that it consists of."""
+    screen = cleanup.enter_context(contextlib.closing(make_screen(problem.spec, seed, has_window=watch.human)))
+    video = window = None
+    if watch.video is not None:
+        video = Video(watch.video, screen.frames_per_second, watch.video_seconds)
+        cleanup.enter_context(contextlib.closing(video))
+    if watch.human:
+        window = Window(f"async-dqn: {problem.spec.id}", screen.frames_per_second)
+        cleanup.enter_context(contextlib.closing(window))
+    overlay = QOverlay(registry.action_names(problem.spec)) if watch.overlay else None
+    return _Show(screen, overlay, video, window)
+
+
+def _make_q_values(problem: Problem, online: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Stacked observations [N, S, ...] -> action values [N, A]."""
+    spec = problem.spec
+    stacked = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)
+    parameters = problem.layout.unflatten(tf.constant(online))
+
+    @tf.function(autograph=False, input_signature=[stacked])
+    def q_values(observation: tf.Tensor) -> tf.Tensor:
+        return problem.network.apply(parameters, observation)
+
+    return lambda observation: q_values(observation).numpy()
+
+
+def _play(
+    problem: Problem,
+    online: np.ndarray,
+    games: int,
+    num_envs: int,
+    seed: int,
+    progress: Progress,
+    show: _Show | None,
+) -> list[float]:
+    """Returns of `games` games, each environment playing its share whatever their lengths; fewer if nobody watches."""
+    shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
+    env = registry.make_vector_env(problem.spec, num_envs, seed)
+    stack = FrameStack(num_envs, problem.spec.stack, problem.spec.observation_shape, problem.spec.observation_dtype)
+    q_values = _make_q_values(problem, online)
+    returns: list[float] = []
+    played = np.zeros(num_envs, int)
+    with contextlib.closing(env):
+        stacked = stack.reset(env.reset())
+        while len(returns) < games and not (show and show.is_closed):
+            values = q_values(stacked)
+            actions = np.argmax(values, axis=1)
+            if show:
+                show.step(values[0], int(actions[0]))
+            result = env.step(actions)
+            stacked = stack.push(result.observation, result.terminated | result.truncated)
+            for episode in result.episodes:
+                if played[episode.environment] < shares[episode.environment]:
+                    returns.append(episode.episode_return)
+                played[episode.environment] += 1
+                if show and episode.environment == 0:
+                    show.end_game()
+                progress.show(f"{len(returns)}/{games} games, mean return {np.mean(returns or [0]):.2f}")
+    return returns

@@ -1,0 +1,76 @@
+"""Hands a trained network on: as a SavedModel for other programs, or as a small agent that `evaluate` plays."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.base.errors import UserError
+from async_dqn.base.files import read_regular, write_atomically
+from async_dqn.run import checkpoints
+from async_dqn.run.build import Problem, make_problem
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.run.trained import Trained, load_trained
+from async_dqn.settings.config import Config
+
+
+def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -> int:
+    """Writes the network of the newest checkpoint to a new folder. Gives the exit code.
+
+    Args:
+      format: saved_model, which maps observations [B, S, ...] to {"q_values": [B, A] float32}; or agent, a run
+        directory with the network alone, in half precision, and what says where it comes from.
+
+    Raises:
+      UserError: the folder exists or cannot be made, or there is no checkpoint.
+    """
+    progress = Progress()
+    problem = make_problem(config)
+    trained = load_trained(run, problem, progress.say)
+    folder = Path(output).absolute()
+    if os.path.lexists(folder):  # a link that leads nowhere, too
+        raise UserError(f"--output={output} exists already; give a new folder")
+    if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
+        raise UserError(f"--output={output}: {folder.parent} is not a folder that can be written to")
+    write = {"saved_model": _write_saved_model, "agent": _write_agent}[format]
+    # Renamed once it is whole: what has its name is never half an export, whenever the process is killed.
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as beside:
+        whole = Path(beside) / folder.name
+        described = write(problem, trained, run, whole)
+        whole.rename(folder)
+    progress.say(f"{output}: {described}, from {trained.env_steps:,} agent steps")
+    return 0
+
+
+def _write_saved_model(problem: Problem, trained: Trained, run: RunDirectory, folder: Path) -> str:
+    spec = problem.spec
+    observation = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype, name="observation")
+    module = tf.Module()
+    module.parameters = tf.Variable(trained.online, trainable=False)
+
+    @tf.function(autograph=False, input_signature=[observation])
+    def q_values(observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {
+            "q_values": problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
+        }
+
+    module.q_values = q_values
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": q_values})
+    inputs = ["batch", *observation.shape[1:]]
+    return f"{observation.dtype.name} {inputs} -> q_values ['batch', {spec.num_actions}]"
+
+
+def _write_agent(problem: Problem, trained: Trained, run: RunDirectory, folder: Path) -> str:
+    with np.errstate(over="ignore"):
+        online = trained.online.astype(np.float16)
+    if not np.isfinite(online).all():
+        raise UserError(f"--format=agent: parameters of {run.path} are too large for half precision")
+    copy = RunDirectory(folder)
+    checkpoints.save(copy.checkpoints, trained.env_steps, {"store/online": online}, {}, keep=1)
+    write_atomically(copy.config, read_regular(run.config))
+    if run.summary.exists():
+        write_atomically(copy.summary, read_regular(run.summary))
+    return f"an agent of {len(online):,} parameters in half precision"

@@ -1,0 +1,81 @@
+"""The picture a person sees of the games that an agent plays in the first of its environments.
+
+The screen is a twin of that environment: made from the same seed and given the same actions it goes through the same
+states, game after game, and renders them in colour and full size.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from async_dqn.base.errors import UserError, one_line
+from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_emulators
+from async_dqn.envs.vector_env import EnvironmentSpec, LockStepEnv
+
+_ATARI_SHAPE = (210, 160, 3)
+
+
+class Screen:
+    """Pictures [H, W, 3] uint8 of one environment.
+
+    Args:
+      env: the twin.
+      picture: makes the picture of it from its observation.
+      frames_per_second: how many pictures make a second of play.
+    """
+
+    def __init__(self, env: LockStepEnv, picture: Callable[[np.ndarray], np.ndarray], frames_per_second: int):
+        self._env, self._picture = env, picture
+        self.frames_per_second = frames_per_second
+
+    def reset(self) -> np.ndarray:
+        """Starts the first game."""
+        return self._picture(self._env.reset()[0])
+
+    def step(self, action: int) -> np.ndarray:
+        """What an action leads to; after the last one of a game, the first picture of the next."""
+        return self._picture(self._env.step(np.array([action])).observation[0])
+
+    def close(self) -> None:
+        """Frees the environment."""
+        self._env.close()
+
+
+def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -> Screen:
+    """The screen of the first environment of those that `make_vector_env` seeds with `seed`.
+
+    Args:
+      has_window: the pictures are shown in a window of pygame's, which gymnasium draws with as well.
+
+    Raises:
+      UserError: the environment cannot be drawn.
+    """
+    if spec.is_atari:
+        emulator = make_emulators(
+            spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1
+        )
+        drawn = replace(spec, observation_shape=_ATARI_SHAPE)
+        return Screen(LockStepEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
+    if not has_window:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
+    single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
+    frames_per_second = int(single.metadata.get("render_fps") or 30)
+    return Screen(LockStepEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
+
+
+def _make(spec: EnvironmentSpec) -> gymnasium.Env:
+    return gymnasium.make(spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True)
+
+
+def _render(environment: SyncVectorEnv) -> np.ndarray:
+    try:
+        pictures = environment.render()
+    except (gymnasium.error.Error, AssertionError) as error:
+        raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
+    if not pictures or pictures[0] is None:
+        raise UserError("the environment cannot be drawn: it renders no rgb_array")
+    return np.asarray(pictures[0])

@@ -1,0 +1,307 @@
+"""Segments of a replay: what comes back of whole and of damaged files, into rings of the same and of other sizes."""
+
+import errno
+import hashlib
+import io
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replay_log_helpers import (
+    DEADLINE,
+    RUN,
+    Player,
+    assert_same,
+    everything,
+    make,
+    make_log,
+    names,
+    no_fsync,
+    restored,
+    saved,
+    settle,
+)
+
+from async_dqn.data import replay_segments
+from async_dqn.data.replay_segments import remove, restore
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_fsync():
+    with no_fsync():
+        yield
+
+
+@pytest.mark.parametrize("changes", [dict(n_step=4), dict()], ids=str)
+def test_the_restored_replay_is_bit_identical_and_stays_so(tmp_path, changes):
+    player = saved(tmp_path)
+    replay, found = restored([tmp_path], **changes)
+    assert list(found.added) == list(player.replay.added)
+    if not changes:
+        assert_same(replay, player.replay)
+    other = Player(replay)
+    other.episode, other.step, other.rng = player.episode, player.step, np.random.default_rng(5)
+    player.rng = np.random.default_rng(5)
+    for each in (player, other):
+        each.play(70)
+    replay.check_valid()
+    if not changes:
+        assert_same(replay, player.replay)
+
+
+def test_a_missing_or_an_empty_folder_holds_nothing(tmp_path):
+    replay, found = restored([tmp_path / "missing", tmp_path])
+    assert (found.num_slots, found.faults, found.segments, len(replay)) == (0, [], (), 0)
+
+
+def test_what_the_replay_held_before_is_forgotten(tmp_path):
+    player = saved(tmp_path)
+    other = Player(make(), world=9, seed=4)
+    other.play(60)
+    restore(other.replay, [tmp_path], run_id=RUN)
+    assert_same(other.replay, player.replay)
+
+
+def test_the_truncated_end_of_a_life_wins_over_what_was_saved_before(tmp_path):
+    player = saved(tmp_path, steps=30)
+    for _ in range(3):  # each life ends before anything is added
+        replay, found = restored([tmp_path])
+        assert found.added is not None
+        replay.truncate()
+        log = make_log(tmp_path, replay, after=found)
+        assert log.flush(DEADLINE)
+        log.close()
+    player.replay.truncate()
+    assert_same(restored([tmp_path])[0], player.replay)
+
+
+def test_a_life_whose_first_segment_is_lost_does_not_join_the_one_before(tmp_path):
+    player = saved(tmp_path, steps=30)
+    replay, found = restored([tmp_path])
+    replay.truncate()
+    player.begin_anew(replay)
+    log = make_log(tmp_path, replay, after=found)
+    assert log.flush(DEADLINE)  # only the truncated slots again
+    overriding = tmp_path / names(tmp_path)[-1]
+    player.play(3, log, lambda: settle(log))
+    assert log.flush(DEADLINE)
+    overriding.unlink()
+    merged, found = restored([tmp_path])
+    assert found.added is None and merged.num_slots == replay.num_slots
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    old=st.fixed_dictionaries(dict(num_envs=st.integers(1, 4), slots=st.integers(12, 40), stack=st.integers(1, 4))),
+    new=st.fixed_dictionaries(dict(num_envs=st.integers(1, 4), slots=st.integers(12, 60), stack=st.integers(1, 4))),
+    steps=st.integers(1, 90),
+    segment=st.integers(4, 30),
+)
+def test_a_replay_of_other_sizes_takes_what_it_has_room_for(old, new, steps, segment):
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        player = saved(directory, steps=steps, segment=segment, **old)
+        replay, found = restored([directory], **new)
+        assert found.faults == []
+        assert (found.added is not None) == (old == new)
+        held = np.zeros(new["num_envs"], int)
+        np.add.at(held, np.arange(old["num_envs"]) % new["num_envs"], np.minimum(player.replay.added, old["slots"]))
+        filled = np.minimum(replay.added, new["slots"])  # a log may go back a little further than the ring
+        assert (filled >= np.minimum(held, new["slots"])).all()
+        for env in range(old["num_envs"] if old["num_envs"] <= new["num_envs"] else 0):
+            newest = [t for t in everything(player.replay) if t[0][-1][1] == env + 1]
+            assert not newest or newest[-1][0][-1] in {t[0][-1] for t in everything(replay)}
+        replay.truncate()
+        log = make_log(directory, replay, segment=segment, after=found)
+        Player(replay, world=2).play(20, log, lambda: settle(log))
+        assert log.flush(DEADLINE)
+        log.close()
+        again, found = restored([directory], **new)
+        assert found.added is not None and found.faults == []
+        assert_same(again, replay)
+
+
+@pytest.mark.parametrize("slots", [30, 200])
+def test_the_logs_of_others_are_taken_over(tmp_path, slots):
+    folders = [tmp_path / name for name in ("own", "other", "third")]
+    for world, folder in enumerate(folders, start=1):
+        saved(folder, world=world, seed=world, num_envs=world)
+    replay, found = restored([*folders, tmp_path / "missing"], slots=slots)
+    assert found.added is None and found.segments == () and found.faults == []
+    worlds = {transition[0][-1][0] for transition in everything(replay)}
+    assert worlds == {1, 2, 3}
+    log = make_log(folders[0], replay, after=found, replaces=folders[1:])
+    assert log.flush(DEADLINE)
+    assert not folders[1].exists() and not folders[2].exists()
+    again, found = restored([folders[0]], slots=slots)
+    assert found.added is not None
+    assert_same(again, replay)
+    log.close()
+
+
+def test_one_log_of_another_is_the_same_replay_but_written_anew(tmp_path):
+    player = saved(tmp_path / "other")
+    replay, found = restored([tmp_path / "own", tmp_path / "other"])
+    assert list(found.added) == list(player.replay.added)
+    log = make_log(tmp_path / "own", replay, after=found, replaces=[tmp_path / "other"])
+    assert log.flush(DEADLINE)
+    assert_same(restored([tmp_path / "own"])[0], player.replay)
+    assert names(tmp_path) == ["own"]
+
+
+def test_another_run_and_other_observations_are_named_and_ignored(tmp_path):
+    saved(tmp_path, steps=20)
+    count = len(names(tmp_path))
+    assert restored([tmp_path], run_id=5)[1].faults == [
+        f"replay {tmp_path}: ignored {count} segments of another run",
+    ]
+    for shape, dtype, words in [((5,), np.int32, "(5,) int32"), ((4,), np.int64, "(4,) int64")]:
+        replay, found = restored([tmp_path], shape=shape, dtype=dtype)
+        assert found.faults == [
+            f"replay {tmp_path}: ignored {count} segments with observations (4,) int32, not {words}"
+        ]
+        assert found.num_slots == 0 and found.added is None
+
+
+def test_remove_takes_only_what_is_its_own(tmp_path):
+    saved(tmp_path)
+    (tmp_path / ".000000000001.segment.77.tmp").write_bytes(b"")
+    (tmp_path / "kept").write_bytes(b"")
+    remove(tmp_path)
+    assert names(tmp_path) == ["kept"]
+    (tmp_path / "kept").unlink()
+    remove(tmp_path)
+    assert not tmp_path.exists()
+    remove(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A log of several segments, one of which overrides the end of the one before."""
+    directory = tmp_path_factory.mktemp("whole")
+    player = saved(directory, steps=40, segment=20)
+    replay, found = restored([directory])
+    replay.truncate()
+    player.begin_anew(replay)
+    log = make_log(directory, replay, segment=20, after=found)
+    player.play(9, log, lambda: settle(log))
+    assert log.flush(DEADLINE)
+    log.close()
+    return directory
+
+
+_DAMAGE = st.one_of(
+    st.none(),
+    st.none(),
+    st.tuples(st.sampled_from(["cut", "flip", "insert"]), st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
+    st.sampled_from(["gone", "garbage", "folder"]),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(damages=st.lists(_DAMAGE, min_size=12, max_size=12), slots=st.sampled_from([40, 40, 25]))
+def test_damaged_files_cost_only_what_they_held(whole, damages, slots):
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(shutil.copytree(whole, Path(folder) / "log"))
+        expected_faults = 0
+        files = sorted(directory.iterdir())
+        assert len(files) <= len(damages)
+        for path, damage in zip(files, damages, strict=False):
+            if damage is None:
+                continue
+            content = bytearray(path.read_bytes())
+            path.unlink()
+            if damage == "gone":
+                continue
+            expected_faults += 1
+            if damage == "folder":
+                path.mkdir()
+                continue
+            if damage == "garbage":
+                content = bytearray(b"PK\x03\x04 and more")
+            else:
+                kind, where, bit = damage
+                offset = int(where * len(content))
+                if kind == "cut":
+                    del content[offset:]
+                elif kind == "flip":
+                    content[offset] ^= 1 << bit
+                else:
+                    content.insert(offset, bit)
+            path.write_bytes(content)
+        replay, found = restored([directory], slots=slots)
+        assert len(found.faults) == expected_faults
+        if all(damage is None for damage in damages[: len(files)]):
+            assert (found.added is not None) == (slots == 40)
+        replay.truncate()
+        log = make_log(directory, replay, after=found)
+        Player(replay, world=2).play(11, log, lambda: settle(log))
+        assert log.flush(DEADLINE)
+        log.close()
+        again, found = restored([directory], slots=slots)
+        assert found.added is not None
+        assert_same(again, replay)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (dict(shape=np.array([{}])), "allow_pickle"),
+        (dict(), "not a file in the archive"),
+        (dict(shape=np.zeros((2, 2))), ""),
+        (dict(shape=np.array([4]), dtype=np.array("no type")), "no type"),
+    ],
+    ids=["pickle", "empty", "rank", "dtype"],
+)
+def test_a_foreign_file_under_a_right_checksum_is_named(tmp_path, arrays, words):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    digest = hashlib.sha256(content.getvalue()).digest()
+    path = tmp_path / "000000000003.segment"
+    path.write_bytes(replay_segments._MAGIC + digest + content.getvalue())
+    (fault,) = restored([tmp_path])[1].faults
+    assert str(path) in fault and words in fault
+
+
+def test_a_file_that_goes_bad_while_it_is_restored_is_left_out(tmp_path, monkeypatch):
+    saved(tmp_path, steps=15)
+    bad = sorted(tmp_path.iterdir())[1]
+    opened = []
+
+    def open_once(path, really=replay_segments._open):
+        opened.append(path)
+        if path == bad and opened.count(bad) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return really(path)
+
+    monkeypatch.setattr(replay_segments, "_open", open_once)
+    _, found = restored([tmp_path])
+    assert len(found.faults) == 1 and "Input/output error" in found.faults[0]
+    assert found.added is None and found.num_slots > 10
+
+
+def test_the_newest_segments_may_be_missing(tmp_path):
+    player = saved(tmp_path, steps=20)
+    for path in sorted(tmp_path.iterdir())[-2:]:
+        path.unlink()
+    replay, found = restored([tmp_path])
+    assert found.added is not None and found.faults == []
+    assert set(everything(replay)) < set(everything(player.replay))
+
+
+def test_where_the_oldest_segments_are_missing_the_rest_is_numbered_anew(tmp_path):
+    player = saved(tmp_path, steps=20)
+    sorted(tmp_path.iterdir())[0].unlink()
+    replay, found = restored([tmp_path])
+    assert found.added is None and found.segments == ()
+    assert 0 < replay.num_slots < player.replay.num_slots
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    (tmp_path / "log").write_bytes(b"")
+    _, found = restored([tmp_path / "log"])
+    assert found.faults == [f"replay {tmp_path / 'log'} cannot be listed: Not a directory"]

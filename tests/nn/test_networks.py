@@ -1,0 +1,213 @@
+"""Networks: sizes and shapes by arithmetic, values against a slow computation of their own, gradients."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from async_dqn.nn.layout import Layout
+from async_dqn.nn.networks import make_network
+
+
+def conv(size, channels, filters):
+    return size * size * channels * filters + filters
+
+
+def dense(inputs, outputs):
+    return inputs * outputs + outputs
+
+
+NATURE_CONVOLUTIONS = conv(8, 4, 32) + conv(4, 32, 64) + conv(3, 64, 64)
+NIPS_CONVOLUTIONS = conv(8, 4, 16) + conv(4, 16, 32)
+NATURE_FEATURES, NIPS_FEATURES = 7 * 7 * 64, 9 * 9 * 32  # 84 -> 20 -> 9 (-> 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "stack", "num_actions", "dueling", "expected"),
+    [
+        ("nips", (84, 84), 4, 6, False, NIPS_CONVOLUTIONS + dense(NIPS_FEATURES, 256) + dense(256, 6)),
+        ("nips", (84, 84), 4, 6, False, 677_686),
+        ("nature", (84, 84), 4, 6, False, NATURE_CONVOLUTIONS + dense(NATURE_FEATURES, 512) + dense(512, 6)),
+        ("nature", (84, 84), 4, 6, False, 1_687_206),
+        (
+            "nature",
+            (84, 84),
+            4,
+            18,
+            True,
+            NATURE_CONVOLUTIONS + 2 * dense(NATURE_FEATURES, 512) + dense(512, 1) + dense(512, 18),
+        ),
+        ("mlp", (4,), 1, 2, False, dense(4, 128) + dense(128, 128) + dense(128, 2)),
+        ("mlp", (4,), 3, 2, False, dense(3 * 4, 128) + dense(128, 128) + dense(128, 2)),
+        ("mlp", (4,), 1, 2, True, dense(4, 128) + 2 * dense(128, 128) + dense(128, 1) + dense(128, 2)),
+    ],
+)
+def test_number_of_parameters(name, shape, stack, num_actions, dueling, expected):
+    network = make_network(name, shape, stack, num_actions, dueling=dueling)
+    assert sum(map(math.prod, network.shapes.values())) == expected
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shape", "stack", "dtype"),
+    [("nature", (84, 84), 4, np.uint8), ("nips", (84, 84), 4, np.uint8), ("mlp", (4,), 1, np.float32)],
+)
+def test_gives_a_value_for_every_action_of_every_observation(name, shape, stack, dtype, dueling):
+    network = make_network(name, shape, stack, 5, dueling=dueling)
+    observation = np.random.default_rng(0).integers(0, 256, (3, stack, *shape)).astype(dtype)
+    values = network.apply(network.init(np.random.default_rng(0)), observation)
+    assert values.shape == (3, 5)
+    assert values.dtype == tf.float32
+    assert np.ptp(values.numpy()) > 0
+
+
+@pytest.mark.parametrize("name", ["nature", "nips"])
+def test_convolutions_do_not_take_vectors(name):
+    with pytest.raises(ValueError, match=rf"'{name}' does not fit observations of shape \(4,\)"):
+        make_network(name, (4,), 1, 2)
+
+
+def test_mlp_does_not_take_frames():
+    with pytest.raises(ValueError, match=r"'mlp' does not fit observations of shape \(84, 84\)"):
+        make_network("mlp", (84, 84), 4, 2)
+
+
+def test_frames_must_divide_into_blocks():
+    with pytest.raises(ValueError, match=r"'nips' needs frames whose sides divide by 4, not \(84, 82\)"):
+        make_network("nips", (84, 82), 4, 2)
+
+
+def test_init_is_the_same_for_the_same_generator_and_differs_for_another():
+    network = make_network("nips", (36, 36), 2, 3)
+    first, second, other = (network.init(np.random.default_rng(seed)) for seed in (5, 5, 6))
+    for name in network.shapes:
+        np.testing.assert_array_equal(first[name], second[name])
+        assert (first[name] != other[name]).any()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "fan_in"),
+    [("conv0", 8 * 8 * 4), ("conv1", 4 * 4 * 16), ("q_hidden", NIPS_FEATURES), ("q", 256)],
+)
+def test_init_is_bounded_by_the_fan_in_and_fills_that_range(prefix, fan_in):
+    parameters = make_network("nips", (84, 84), 4, 6).init(np.random.default_rng(0))
+    bound = 1 / math.sqrt(fan_in)
+    for name in (f"{prefix}/w", f"{prefix}/b"):
+        assert parameters[name].dtype == np.float32
+        assert np.abs(parameters[name]).max() <= bound * (1 + 1e-6)
+    assert np.abs(parameters[f"{prefix}/w"]).max() > 0.95 * bound
+    assert abs(parameters[f"{prefix}/w"].mean()) < 0.1 * bound
+
+
+def test_dueling_values_are_the_state_value_on_average():
+    network = make_network("mlp", (4,), 1, 3, dueling=True)
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).normal(size=(6, 1, 4)).astype(np.float32)
+    hidden = np.maximum(observation[:, 0] @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
+    hidden = np.maximum(hidden @ parameters["value_hidden/w"] + parameters["value_hidden/b"], 0)
+    value = (hidden @ parameters["value/w"] + parameters["value/b"])[:, 0]
+    q = network.apply(parameters, observation).numpy()
+    np.testing.assert_allclose(q.mean(axis=1), value, atol=1e-6)
+    assert np.ptp(q, axis=1).min() > 1e-3
+
+
+def slow_convolution(x, w, b, stride):
+    """[H, W, C] by every window on its own."""
+    size, rows = w.shape[0], (x.shape[0] - w.shape[0]) // stride + 1
+    out = np.zeros((rows, (x.shape[1] - size) // stride + 1, w.shape[3]))
+    for i, j, f in np.ndindex(*out.shape):
+        window = x[i * stride : i * stride + size, j * stride : j * stride + size]
+        out[i, j, f] = max(0.0, np.sum(window * w[..., f]) + b[f])
+    return out
+
+
+@pytest.mark.parametrize("center_frames", [False, True])
+@pytest.mark.parametrize(("name", "height", "width"), [("nips", 20, 28), ("nature", 36, 40)])
+def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, center_frames):
+    network = make_network(name, (height, width), 2, 3, center_frames=center_frames)
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).integers(0, 256, (2, 2, height, width), np.uint8)
+    expected = []
+    for stacked in observation:
+        x = np.moveaxis(stacked, 0, 2) / 255.0
+        x = 3 * (x - x.mean()) if center_frames else x
+        for index, stride in enumerate((4, 2) if name == "nips" else (4, 2, 1)):
+            x = slow_convolution(x, parameters[f"conv{index}/w"], parameters[f"conv{index}/b"], stride)
+        hidden = np.maximum(x.ravel() @ parameters["q_hidden/w"] + parameters["q_hidden/b"], 0)
+        expected.append(hidden @ parameters["q/w"] + parameters["q/b"])
+    np.testing.assert_allclose(network.apply(parameters, observation), expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(1, 155))
+def test_with_centred_frames_a_brighter_screen_changes_nothing(brightness):
+    network = make_network("nips", (36, 36), 2, 3, center_frames=True)
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).integers(0, 101, (1, 2, 36, 36), np.uint8)
+    brighter = observation + np.uint8(brightness)
+    np.testing.assert_allclose(
+        network.apply(parameters, observation), network.apply(parameters, brighter), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_without_centring_a_brighter_screen_changes_the_values():
+    network = make_network("nips", (36, 36), 2, 3, center_frames=False)
+    parameters = network.init(np.random.default_rng(0))
+    dark, bright = (network.apply(parameters, np.full((1, 2, 36, 36), grey, np.uint8)) for grey in (0, 200))
+    assert np.abs(dark - bright).max() > 1e-3
+
+
+def test_each_stack_of_a_minibatch_is_centred_on_its_own():
+    network = make_network("nips", (36, 36), 2, 3, center_frames=True)
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).integers(0, 256, (3, 2, 36, 36), np.uint8)
+    together = network.apply(parameters, observation)
+    alone = [network.apply(parameters, observation[i : i + 1])[0] for i in range(3)]
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["nips", "nature", "mlp"])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
+    """Values within 1 % of their norm, gradients within 20 %: most of their terms cancel, and the errors do not."""
+    shape, stack, dtype = ((4,), 1, np.float32) if name == "mlp" else ((84, 84), 4, np.uint8)
+    exact, rough = (
+        make_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
+        for compute_dtype in ("float32", "bfloat16")
+    )
+    rng = np.random.default_rng(0)
+    parameters = {key: tf.constant(array) for key, array in exact.init(rng).items()}
+    observation = rng.integers(0, 256, (32, stack, *shape)).astype(dtype)
+    weights = rng.normal(size=(32, 6)).astype(np.float32)
+    found = []
+    for network in (exact, rough):
+        with tf.GradientTape() as tape:
+            tape.watch(parameters)
+            values = network.apply(parameters, observation)
+            loss = tf.reduce_sum(values * weights)
+        gradients = tape.gradient(loss, parameters)
+        assert all(array.dtype == tf.float32 for array in [values, *gradients.values()])
+        found.append([values.numpy(), *(gradient.numpy() for gradient in gradients.values())])
+    for bound, ours, theirs in zip([0.01] + [0.2] * len(parameters), *found, strict=True):
+        assert np.linalg.norm(ours - theirs) <= bound * np.linalg.norm(ours)
+    assert any((ours != theirs).any() for ours, theirs in zip(*found, strict=True))  # it did compute in bfloat16
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_gradient_through_the_flat_vector_is_that_of_the_named_arrays(dueling):
+    network = make_network("nips", (20, 20), 2, 3, dueling=dueling)
+    layout = Layout(network.shapes)
+    arrays = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).integers(0, 256, (2, 2, 20, 20), np.uint8)
+    flat, named = tf.constant(layout.flatten(arrays)), {name: tf.constant(array) for name, array in arrays.items()}
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([flat, named])
+        through_flat = tf.reduce_sum(network.apply(layout.unflatten(flat), observation) ** 2)
+        through_named = tf.reduce_sum(network.apply(named, observation) ** 2)
+    gradients = tape.gradient(through_named, named)
+    expected = layout.flatten({name: gradient.numpy() for name, gradient in gradients.items()})
+    np.testing.assert_allclose(tape.gradient(through_flat, flat), expected, rtol=1e-5, atol=1e-6)
+    assert np.count_nonzero(expected) > len(expected) / 10

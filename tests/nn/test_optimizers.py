@@ -1,0 +1,107 @@
+"""The optimizers against the formulas of their papers, in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from async_dqn.nn import optimizers
+
+START = np.array([1.0, -2.0, 3.0, 0.5])
+GRADIENTS = np.array([[0.1, -1.0, 5.0, 0.0], [0.3, 1.0, -2.0, 1e-3], [-0.2, 0.5, 1.0, 0.0], [0.1, 0.1, 0.1, -1e-3]])
+RATES = [0.1, 0.1, 0.05, 0.2]
+
+
+def run(optimizer, gradients=GRADIENTS):
+    """The parameters after every step, and the slots at the end."""
+    parameters = tf.Variable(START, dtype=tf.float32)
+    slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(len(START)).items()}
+    after = []
+    for gradient, rate in zip(gradients, RATES, strict=True):
+        optimizer.apply(parameters, slots, tf.constant(gradient, tf.float32), tf.constant(rate, tf.float32))
+        after.append(parameters.numpy())
+    return np.array(after), {name: slot.numpy() for name, slot in slots.items()}
+
+
+def adam_by_hand(beta1, beta2, epsilon):
+    x, m, v = START.copy(), np.zeros(4), np.zeros(4)
+    for t, (g, rate) in enumerate(zip(GRADIENTS, RATES, strict=True), start=1):
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        x = x - rate * np.sqrt(1 - beta2**t) / (1 - beta1**t) * m / (np.sqrt(v) + epsilon)
+        yield x
+
+
+def rmsprop_by_hand(decay, epsilon, momentum, centered):
+    x, ms, mg, mom = START.copy(), np.zeros(4), np.zeros(4), np.zeros(4)
+    for g, rate in zip(GRADIENTS, RATES, strict=True):
+        ms = decay * ms + (1 - decay) * g**2
+        mg = decay * mg + (1 - decay) * g if centered else mg
+        mom = momentum * mom + rate * g / np.sqrt(ms - mg**2 + epsilon)
+        x = x - mom
+        yield x
+
+
+@pytest.mark.parametrize(("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-3)])
+def test_adam(beta1, beta2, epsilon):
+    after, slots = run(optimizers.adam(beta1=beta1, beta2=beta2, epsilon=epsilon))
+    np.testing.assert_allclose(after, list(adam_by_hand(beta1, beta2, epsilon)), rtol=1e-4, atol=1e-5)
+    steps = len(GRADIENTS)
+    np.testing.assert_allclose(slots["beta_powers"], [beta1 ** (steps + 1), beta2 ** (steps + 1)], rtol=1e-5)
+
+
+def test_first_step_of_adam_is_the_learning_rate_against_the_sign():
+    after, _ = run(optimizers.adam())
+    np.testing.assert_allclose(after[0], [1.0 - 0.1, -2.0 + 0.1, 3.0 - 0.1, 0.5], rtol=1e-5)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize(("decay", "epsilon", "momentum"), [(0.95, 0.01, 0.0), (0.5, 1e-4, 0.9)])
+def test_rmsprop(decay, epsilon, momentum, centered):
+    after, slots = run(optimizers.rmsprop(decay=decay, epsilon=epsilon, momentum=momentum, centered=centered))
+    expected = list(rmsprop_by_hand(decay, epsilon, momentum, centered))
+    np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
+    assert ("mg" in slots) == centered
+
+
+def test_centring_changes_the_step():
+    plain, centered = (run(optimizers.rmsprop(centered=centered))[0] for centered in (False, True))
+    assert np.abs(plain - centered).max() > 1e-3
+
+
+def test_add_adds_the_update_whatever_the_learning_rate():
+    after, slots = run(optimizers.add())
+    np.testing.assert_allclose(after, START + np.cumsum(GRADIENTS, axis=0), rtol=1e-6)
+    assert slots == {}
+
+
+ALL = [optimizers.add(), optimizers.adam(), optimizers.rmsprop(centered=False), optimizers.rmsprop(centered=True)]
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: optimizer.name)
+def test_shards_with_their_slots_end_where_the_whole_does(optimizer):
+    whole, _ = run(optimizer)
+    shards = []
+    for part in (slice(0, 1), slice(1, 4)):
+        variable = tf.Variable(START[part], dtype=tf.float32)
+        slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(len(START[part])).items()}
+        for gradient, rate in zip(GRADIENTS, RATES, strict=True):
+            optimizer.apply(variable, slots, tf.constant(gradient[part], tf.float32), tf.constant(rate, tf.float32))
+        shards.append(variable.numpy())
+    np.testing.assert_array_equal(np.concatenate(shards), whole[-1])
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: optimizer.name)
+def test_the_same_inside_a_function_as_outside(optimizer):
+    variable = tf.Variable(START, dtype=tf.float32)
+    slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(len(START)).items()}
+
+    @tf.function
+    def apply(gradient, rate):
+        optimizer.apply(variable, slots, gradient, rate)
+
+    for gradient, rate in zip(GRADIENTS, RATES, strict=True):
+        apply(tf.constant(gradient, tf.float32), tf.constant(rate, tf.float32))
+    expected, expected_slots = run(optimizer)
+    np.testing.assert_allclose(variable.numpy(), expected[-1], rtol=1e-6)
+    for name, slot in slots.items():
+        np.testing.assert_allclose(slot.numpy(), expected_slots[name], rtol=1e-6)

@@ -1,0 +1,82 @@
+"""The first signal asks, the second one ends: whatever else has asked before."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from async_dqn.system import signals
+
+CHILD = """
+    import os, signal, sys, time
+    from async_dqn.system import signals
+    stop = signals.install()
+    if "asked" in sys.argv:
+        stop.set()  # as when a parameter server asks all workers to end
+    print("ready", flush=True)
+    while not stop.is_set() or "patient" in sys.argv:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    print("saved", flush=True)
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CHILD), *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    return child
+
+
+def run(*arguments: str, numbers: list[int]) -> tuple[int, str]:
+    child = start(*arguments)
+    for number in numbers:
+        os.kill(child.pid, number)
+        time.sleep(0.1)  # or else they may be handled in another order
+    output, _ = child.communicate(timeout=30)
+    return child.returncode, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("asked", [[], ["asked"]])
+def test_the_first_signal_lets_it_end_well(number, asked):
+    assert run(*asked, numbers=[number]) == (0, "saved\n")
+
+
+def test_the_second_signal_ends_it_at_once():
+    assert run("patient", numbers=[signal.SIGINT, signal.SIGTERM]) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([signals.ASK], (0, "saved\n")),
+        ([signal.SIGTERM, signals.ASK], (0, "saved\n")),  # to a whole tree of processes, then from the launcher
+        ([signals.ASK, signal.SIGTERM], (0, "saved\n")),  # likewise, where the launcher was quicker
+        ([signals.ASK, signal.SIGTERM, signal.SIGTERM], (130, "")),
+        ([signal.SIGTERM, signals.ASK, signal.SIGINT], (130, "")),
+        ([signals.DIED, signals.DIED], (0, "saved\n")),  # of a launcher of several threads
+        ([signals.ASK, signals.DIED], (130, "")),  # of a launcher that asked, and ended at once after a second signal
+        ([signal.SIGTERM, signals.ASK, signals.DIED], (130, "")),
+        ([signals.DIED, signal.SIGTERM], (0, "saved\n")),  # a batch system ends what a launcher that was killed left
+        ([signals.DIED, signal.SIGTERM, signal.SIGINT], (130, "")),
+    ],
+)
+def test_a_launcher_that_passes_on_what_everyone_has_heard_is_no_second_signal(numbers, expected):
+    patient = ["patient"] if expected[0] else []
+    assert run(*patient, numbers=numbers) == expected
+
+
+def test_signals_that_have_come_together_count_as_if_the_launcher_s_were_the_last():
+    child = start()
+    os.kill(child.pid, signal.SIGSTOP)
+    for number in (signals.ASK, signal.SIGTERM):
+        os.kill(child.pid, number)
+    os.kill(child.pid, signal.SIGCONT)
+    output, _ = child.communicate(timeout=30)
+    assert (child.returncode, output) == (0, "saved\n")

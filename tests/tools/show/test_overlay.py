@@ -1,0 +1,75 @@
+"""Tests of async_dqn.tools.show.overlay: bars tell the actions apart, and the picture stays as it is."""
+
+import numpy as np
+import pytest
+
+from async_dqn.tools.show.overlay import QOverlay
+
+ORANGE, BLUE = (230, 159, 0), (86, 180, 233)
+PANEL = 240
+
+
+def pixels(picture, colour):
+    """Where the panel has exactly this colour, left of the numbers: rows and columns."""
+    return np.nonzero((picture[:, -PANEL + 108 : -55] == colour).all(axis=2))
+
+
+def test_the_game_is_enlarged_and_left_alone():
+    game = np.random.default_rng(0).integers(0, 256, (210, 160, 3), dtype=np.uint8)
+    drawn = QOverlay(["noop", "fire"]).draw(game, np.array([1.0, 2.0], np.float32), 1)
+    assert drawn.shape == (420, 320 + PANEL, 3)
+    assert drawn.dtype == np.uint8
+    np.testing.assert_array_equal(drawn[::2, :320:2], game)
+
+
+@pytest.mark.parametrize("shape", [(401, 601, 3), (50, 33, 3)])
+def test_sides_are_even_as_videos_need_them(shape):
+    drawn = QOverlay(["0", "1"]).draw(np.zeros(shape, np.uint8), np.array([1.0, 2.0], np.float32), 1)
+    assert drawn.shape[0] % 2 == drawn.shape[1] % 2 == 0
+    assert drawn.shape[0] >= 400
+
+
+def test_the_chosen_action_is_orange_and_better_ones_reach_to_the_right():
+    game = np.zeros((400, 100, 3), np.uint8)
+    drawn = QOverlay(["left", "right"]).draw(game, np.array([-3.0, 1.0], np.float32), 1)[:100]
+    (rows_chosen, columns_chosen), (rows_other, columns_other) = pixels(drawn, ORANGE), pixels(drawn, BLUE)
+    assert rows_other.max() < rows_chosen.min()  # in the order of the actions
+    assert columns_other.max() <= columns_chosen.min() + 1  # the mean lies between them
+    assert np.ptp(columns_chosen) == pytest.approx(np.ptp(columns_other), abs=2)  # it is as far from both
+
+
+def test_bars_are_measured_by_the_widest_difference_of_late():
+    overlay, game = QOverlay(["left", "right"]), np.zeros((400, 100, 3), np.uint8)
+    wide = np.ptp(pixels(overlay.draw(game, np.array([0.0, 4.0]), 1)[:100], ORANGE)[1])
+    narrow = np.ptp(pixels(overlay.draw(game, np.array([0.0, 1.0]), 1)[:100], ORANGE)[1])
+    assert narrow == pytest.approx(wide / 4, abs=2)
+    for _ in range(29):
+        last = overlay.draw(game, np.array([0.0, 1.0]), 1)
+    assert np.ptp(pixels(last[:100], ORANGE)[1]) == wide
+
+
+def test_many_actions_fit():
+    game = np.zeros((210, 160, 3), np.uint8)
+    values = np.linspace(0, 1, 18)
+    drawn = QOverlay([f"action {index}" for index in range(18)]).draw(game, values, 17)
+    rows = pixels(drawn, BLUE)[0]
+    assert len(set(rows // 15)) >= 16  # of the 17 that are not chosen, two lie close to the mean
+    assert rows.max() < 300  # above the curve
+
+
+def test_more_actions_than_there_is_room_for_are_thin_bars():
+    drawn = QOverlay(list(map(str, range(150)))).draw(np.zeros((400, 100, 3), np.uint8), np.linspace(0, 1, 150), 149)
+    assert drawn.shape == (400, 340, 3)
+    assert len(set(pixels(drawn, BLUE)[0])) > 100
+
+
+def test_values_that_are_all_the_same_have_no_bars():
+    drawn = QOverlay(["0", "1"]).draw(np.zeros((400, 100, 3), np.uint8), np.array([2.0, 2.0]), 0)
+    assert drawn.shape == (400, 340, 3)
+    for colour in (ORANGE, BLUE):
+        assert _width(drawn[:80], colour) <= 1
+
+
+def _width(picture, colour):
+    columns = pixels(picture, colour)[1]
+    return np.ptp(columns) + 1 if len(columns) else 0

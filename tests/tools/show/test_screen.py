@@ -1,0 +1,59 @@
+"""Tests of async_dqn.tools.show.screen: it shows the games that the agent plays."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from async_dqn.base.errors import UserError
+from async_dqn.envs import registry
+from async_dqn.tools.show.screen import make_screen
+
+
+def test_it_goes_through_the_same_games_as_the_agent():
+    spec = registry.resolve("pong", "classic")
+    env, screen = registry.make_vector_env(spec, 1, seed=3), make_screen(spec, seed=3)
+    observation, picture = env.reset()[0], screen.reset()
+    actions = np.random.default_rng(0)
+    seen_after_end = 0
+    for _ in range(1_300):  # a game in which nothing is hit takes some 800 steps
+        action = int(actions.integers(6))
+        result = env.step(np.array([action]))
+        observation = result.observation[0]
+        picture = screen.step(action)
+        seen_after_end += bool(seen_after_end or result.episodes)
+        if seen_after_end in (0, 1, 50):
+            assert _difference(picture, observation) < 2
+    assert picture.shape == (210, 160, 3)
+    assert seen_after_end > 50
+    other = env.step(np.array([2])).observation[0]
+    env.close()
+    screen.close()
+    assert not np.array_equal(other, observation)
+
+
+def _difference(picture, observation):
+    """The agent's frame is the picture in grey, smaller: its rows and columns are 2.5 and 1.9 of the picture's."""
+    grey = picture @ np.array([0.299, 0.587, 0.114])
+    small = np.asarray(Image.fromarray(grey.astype(np.uint8)).resize((84, 84), Image.Resampling.BOX), np.float32)
+    return np.abs(small - observation).mean()
+
+
+def test_it_draws_gymnasium_environments_at_their_own_speed():
+    spec = registry.resolve("CartPole-v1", "none")
+    screen = make_screen(spec, seed=3)
+    first = screen.reset()
+    later = [screen.step(1) for _ in range(8)][-1]
+    screen.close()
+    assert first.shape == later.shape == (400, 600, 3)
+    assert first.dtype == np.uint8
+    assert not np.array_equal(first, later)
+    assert screen.frames_per_second == 50
+
+
+def test_an_environment_that_draws_nothing_is_named(monkeypatch):
+    spec = registry.resolve("CartPole-v1", "none")
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", lambda self: None)
+    screen = make_screen(spec, seed=3)
+    with pytest.raises(UserError, match="cannot be drawn"):
+        screen.reset()
+    screen.close()
