@@ -31,11 +31,11 @@ def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: f
     """The function (online [P], target [P], minibatch) -> (mean Huber loss scalar, gradient [P])."""
 
     def gradient(online: tf.Tensor, target: tf.Tensor, batch: Transition) -> tuple[tf.Tensor, tf.Tensor]:
-        q_t = network.apply(layout.unflatten(target), batch.s_t)  # [B, A]
-        selector = network.apply(layout.unflatten(online), batch.s_t) if double else q_t  # [B, A]
+        q_t = network.apply(layout.unflatten(target), batch.s_t)["q_values"]  # [B, A]
+        selector = network.apply(layout.unflatten(online), batch.s_t)["q_values"] if double else q_t  # [B, A]
         with tf.GradientTape() as tape:
             tape.watch(online)
-            q_tm1 = network.apply(layout.unflatten(online), batch.s_tm1)  # [B, A]
+            q_tm1 = network.apply(layout.unflatten(online), batch.s_tm1)["q_values"]  # [B, A]
             errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
             loss = tf.reduce_mean(losses.huber(errors))
         return loss, losses.clip_by_global_norm(tape.gradient(loss, online), max_norm)
@@ -68,7 +68,7 @@ def make_actor(network: Network, layout: Layout, client: ParameterClient, batch:
 
     @tf.function(autograph=False, input_signature=[spec])
     def q_values(stacked: tf.Tensor) -> tf.Tensor:
-        return network.apply(layout.unflatten(client.online.read_value()), stacked)
+        return network.apply(layout.unflatten(client.online.read_value()), stacked)["q_values"]
 
     return q_values.get_concrete_function()
 

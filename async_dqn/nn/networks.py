@@ -1,4 +1,4 @@
-"""Q-networks as pairs of pure functions: `init(rng)` gives named arrays, `apply(params, observation)` the values."""
+"""Networks as pairs of pure functions: `init(rng)` gives named arrays, `apply(params, observation)` named outputs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,26 +18,38 @@ NETWORKS = tuple(_HIDDEN)
 _BLOCK = 4  # pixels: the stride of every first convolution, and half its size
 
 
-class Network(NamedTuple):
-    """A Q-network for one observation shape and number of actions.
+class Head(NamedTuple):
+    """An output of a network: a linear layer on the last hidden one.
 
     Attributes:
-      shapes: name -> shape of every parameter.
+      outputs: how many numbers it gives for each observation.
+      scale: multiplies the initial weights and biases. 0.01 makes the first policy nearly uniform.
+    """
+
+    outputs: int
+    scale: float = 1.0
+
+
+class Network(NamedTuple):
+    """A network for one observation shape, with one or more heads.
+
+    Attributes:
+      shapes: name -> shape of every parameter, in the order of the flat vector.
       init: generator -> {name: float32 array}.
-      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32) -> action values [B, A] float32.
+      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32) -> {head: [B, outputs] float32}.
     """
 
     name: str
     shapes: dict[str, tuple[int, ...]]
     init: Callable[[np.random.Generator], dict[str, np.ndarray]]
-    apply: Callable[[Parameters, tf.Tensor], tf.Tensor]
+    apply: Callable[[Parameters, tf.Tensor], dict[str, tf.Tensor]]
 
 
 def make_network(
     name: str,
     observation_shape: tuple[int, ...],
     stack: int,
-    num_actions: int,
+    heads: Mapping[str, Head],
     *,
     dueling: bool = False,
     center_frames: bool = False,
@@ -45,20 +57,23 @@ def make_network(
 ) -> Network:
     """The network `name` for S stacked observations of `observation_shape`.
 
-    `nature` is that of Mnih et al. 2015, `nips` that of Mnih et al. 2013, `mlp` two hidden layers for vectors. With
-    `dueling` (Wang et al. 2016, equation 9) each stream has a hidden layer of its own. Frames are scaled to [0, 1];
-    with `center_frames` each stack has its own mean taken off and three times the contrast. Atari's bright, even
-    backgrounds otherwise drive most first-layer units below zero for good within a few hundred Adam steps.
+    `nature` is that of Mnih et al. 2015, `nips` that of Mnih et al. 2013, `mlp` two hidden layers for vectors. All
+    heads share the layers below them. With `dueling` (Wang et al. 2016, equation 9) the one head "q_values" is the sum
+    of two streams, each with a last hidden layer of its own. Frames are scaled to [0, 1]; with `center_frames` each
+    stack has its own mean taken off and three times the contrast. Atari's bright, even backgrounds otherwise drive
+    most first-layer units below zero for good within a few hundred Adam steps.
 
-    With the `compute_dtype` bfloat16 all layers but the last one compute in it, on parameters rounded to it; the
-    parameters themselves, their gradients and the action values stay float32.
+    With the `compute_dtype` bfloat16 all layers but the heads compute in it, on parameters rounded to it; the
+    parameters themselves, their gradients and the outputs stay float32.
 
     Raises:
-      ValueError: the network does not fit the observation's rank.
+      ValueError: the network does not fit the observation's rank, or `dueling` does not fit the heads.
     """
     convolutions, hidden = _CONVOLUTIONS[name], _HIDDEN[name]
     if bool(convolutions) != (len(observation_shape) == 2):
         raise ValueError(f"network {name!r} does not fit observations of shape {observation_shape}")
+    if dueling and list(heads) != ["q_values"]:
+        raise ValueError(f"a dueling network has the one head 'q_values', not {list(heads)}")
     shapes: dict[str, tuple[int, ...]] = {}
 
     if convolutions:
@@ -69,52 +84,59 @@ def make_network(
         for index, (filters, size, stride) in enumerate(convolutions):
             shapes[f"conv{index}/w"], shapes[f"conv{index}/b"] = (size, size, channels, filters), (filters,)
             height, width, channels = (height - size) // stride + 1, (width - size) // stride + 1, filters
-        features = height * width * channels
+        num_features = height * width * channels
     else:
-        features = stack * int(np.prod(observation_shape))
-    heads = {"value": 1, "advantage": num_actions} if dueling else {"q": num_actions}
-    for size in hidden[:-1]:
-        index = sum(key.startswith("hidden") for key in shapes) // 2
-        shapes[f"hidden{index}/w"], shapes[f"hidden{index}/b"] = (features, size), (size,)
-        features = size
-    for head, outputs in heads.items():
-        shapes[f"{head}_hidden/w"], shapes[f"{head}_hidden/b"] = (features, hidden[-1]), (hidden[-1],)
-        shapes[f"{head}/w"], shapes[f"{head}/b"] = (hidden[-1], outputs), (outputs,)
+        num_features = stack * int(np.prod(observation_shape))
+    shared = hidden[:-1] if dueling else hidden
+    inputs = num_features
+    for index, size in enumerate(shared):
+        shapes[f"hidden{index}/w"], shapes[f"hidden{index}/b"] = (inputs, size), (size,)
+        inputs = size
+    last = {"value": heads["q_values"]._replace(outputs=1), "advantage": heads["q_values"]} if dueling else heads
+    for layer, head in last.items():
+        if dueling:
+            shapes[f"{layer}_hidden/w"], shapes[f"{layer}_hidden/b"] = (inputs, hidden[-1]), (hidden[-1],)
+        shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], head.outputs), (head.outputs,)
+    scales = {f"{layer}/{part}": head.scale for layer, head in last.items() for part in "wb"}
 
     def init(rng: np.random.Generator) -> dict[str, np.ndarray]:
-        return {key: _initial(shape, shapes[key[:-1] + "w"], rng) for key, shape in shapes.items()}
+        return {
+            key: _initial(shape, shapes[key[:-1] + "w"], scales.get(key, 1.0), rng) for key, shape in shapes.items()
+        }
 
     def as_computed(params: Parameters) -> Parameters:
-        """The parameters in the type that each layer computes in; the last ones stay as they are."""
-        last = {f"{head}/{part}" for head in heads for part in "wb"}
-        return {name: value if name in last else tf.cast(value, compute_dtype) for name, value in params.items()}
+        """The parameters in the type that each layer computes in; those of the last layers stay as they are."""
+        return {key: value if key in scales else tf.cast(value, compute_dtype) for key, value in params.items()}
 
-    def stream(params: Parameters, head: str, hidden_input: tf.Tensor) -> tf.Tensor:
-        hidden_output = tf.nn.relu(_dense(params, f"{head}_hidden", hidden_input))
-        return _dense(params, head, tf.cast(hidden_output, tf.float32))
+    def torso(params: Parameters, x: tf.Tensor) -> tf.Tensor:
+        for index, (_, _, stride) in enumerate(convolutions):
+            x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride if index else 1, "VALID")
+            x = tf.nn.relu(tf.nn.bias_add(x, params[f"conv{index}/b"]))
+        x = tf.reshape(x, [-1, num_features])
+        for index in range(len(shared)):
+            x = tf.nn.relu(_dense(params, f"hidden{index}", x))
+        return x
 
-    def apply(params: Parameters, observation: tf.Tensor) -> tf.Tensor:
+    def output(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
+        if dueling:
+            x = tf.nn.relu(_dense(params, f"{layer}_hidden", x))
+        return _dense(params, layer, tf.cast(x, tf.float32))
+
+    def apply(params: Parameters, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        x = observation
         if convolutions:
-            x = tf.cast(_blocks(observation), tf.float32)  # [B, H / 4, W / 4, S * 16]
+            x = tf.cast(_blocks(x), tf.float32)  # [B, H / 4, W / 4, S * 16]
             if center_frames:
                 x = x - tf.reduce_mean(x, axis=[1, 2, 3], keepdims=True)
-            contrast = 3 if center_frames else 1
-            scale = contrast / 255  # of the kernel, which is cheaper than to scale the frames
-            params = as_computed({**params, "conv0/w": _block_kernel(params["conv0/w"]) * scale})
-            x = tf.cast(x, compute_dtype)
-            for index, (_, _, stride) in enumerate(convolutions):
-                x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride if index else 1, "VALID")
-                x = tf.nn.relu(tf.nn.bias_add(x, params[f"conv{index}/b"]))
-        else:
-            params = as_computed(params)
-            x = tf.cast(observation, compute_dtype)
-        x = tf.reshape(x, [-1, shapes[next(key for key in shapes if "hidden" in key)][0]])  # [B, features]
-        for index in range(len(hidden) - 1):
-            x = tf.nn.relu(_dense(params, f"hidden{index}", x))
+            scale = (3 if center_frames else 1) / 255  # of the kernel, which is cheaper than to scale the frames
+            params = {**params, "conv0/w": _block_kernel(params["conv0/w"]) * scale}
+        params = as_computed(params)
+        x = torso(params, tf.cast(x, compute_dtype))  # [B, features]
+        outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs]
         if not dueling:
-            return stream(params, "q", x)  # [B, A]
-        value, advantage = stream(params, "value", x), stream(params, "advantage", x)  # [B, 1], [B, A]
-        return value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)
+            return outputs
+        value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A]
+        return {"q_values": value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
 
     return Network(name, shapes, init, apply)
 
@@ -144,7 +166,9 @@ def _dense(params: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.bias_add(tf.matmul(x, params[f"{name}/w"]), params[f"{name}/b"])
 
 
-def _initial(shape: tuple[int, ...], weight_shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Uniform in +-1/sqrt(fan-in), weights and biases alike, as the Lua implementation of the Nature paper had it."""
-    bound = 1 / np.sqrt(np.prod(weight_shape[:-1]))
+def _initial(
+    shape: tuple[int, ...], weight_shape: tuple[int, ...], scale: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Uniform in +-scale/sqrt(fan-in), weights and biases, as in the Lua implementation of the Nature paper."""
+    bound = scale / np.sqrt(np.prod(weight_shape[:-1]))
     return rng.uniform(-bound, bound, shape).astype(np.float32)

@@ -35,7 +35,7 @@ def make_problem(config: Config) -> Problem:
         name,
         spec.observation_shape,
         spec.stack,
-        spec.num_actions,
+        {"q_values": networks.Head(spec.num_actions)},
         dueling=config.dueling,
         center_frames=config.center_frames,
         compute_dtype=config.compute_dtype,

@@ -146,7 +146,7 @@ def _make_q_values(problem: Problem, online: np.ndarray) -> Callable[[np.ndarray
 
     @tf.function(autograph=False, input_signature=[stacked])
     def q_values(observation: tf.Tensor) -> tf.Tensor:
-        return problem.network.apply(parameters, observation)
+        return problem.network.apply(parameters, observation)["q_values"]
 
     return lambda observation: q_values(observation).numpy()
 

@@ -53,9 +53,7 @@ def _write_saved_model(problem: Problem, trained: Trained, run: RunDirectory, fo
 
     @tf.function(autograph=False, input_signature=[observation])
     def q_values(observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {
-            "q_values": problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
-        }
+        return problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
 
     module.q_values = q_values
     tf.saved_model.save(module, str(folder), signatures={"serving_default": q_values})

@@ -17,7 +17,7 @@ from async_dqn.data.replay import Replay
 from async_dqn.envs import registry
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.nn.layout import Layout
-from async_dqn.nn.networks import make_network
+from async_dqn.nn.networks import Head, make_network
 from async_dqn.nn.optimizers import adam
 from async_dqn.run import build
 from async_dqn.run.loop import run_loop
@@ -43,7 +43,7 @@ class Parts:
         gradient=None,
         prefetch=True,
     ):
-        network = make_network("mlp", (1,), 1, 2)
+        network = make_network("mlp", (1,), 1, {"q_values": Head(2)})
         layout = Layout(network.shapes)
         start = layout.flatten(network.init(np.random.default_rng(0)))
         options = {"rate": 1e-3, "max_nonfinite": max_nonfinite}
@@ -309,8 +309,8 @@ def test_same_seed_same_parameters_to_the_last_bit(local_steps):
 def forward(arrays, x):
     """Activations of the mlp, layer by layer, in float64."""
     hidden0 = np.maximum(x @ arrays["hidden0/w"] + arrays["hidden0/b"], 0)
-    hidden1 = np.maximum(hidden0 @ arrays["q_hidden/w"] + arrays["q_hidden/b"], 0)
-    return hidden0, hidden1, hidden1 @ arrays["q/w"] + arrays["q/b"]
+    hidden1 = np.maximum(hidden0 @ arrays["hidden1/w"] + arrays["hidden1/b"], 0)
+    return hidden0, hidden1, hidden1 @ arrays["q_values/w"] + arrays["q_values/b"]
 
 
 def loss_and_gradient_by_hand(online, target, batch, double):
@@ -322,15 +322,15 @@ def loss_and_gradient_by_hand(online, target, batch, double):
     loss = np.where(np.abs(error) <= 1, 0.5 * error**2, np.abs(error) - 0.5).mean()
     of_q = np.zeros_like(q_tm1)
     of_q[rows, batch.a_tm1] = -np.clip(error, -1, 1) / len(rows)
-    of_hidden1 = of_q @ online["q/w"].T * (hidden1 > 0)
-    of_hidden0 = of_hidden1 @ online["q_hidden/w"].T * (hidden0 > 0)
+    of_hidden1 = of_q @ online["q_values/w"].T * (hidden1 > 0)
+    of_hidden0 = of_hidden1 @ online["hidden1/w"].T * (hidden0 > 0)
     return loss, {
         "hidden0/w": x.T @ of_hidden0,
         "hidden0/b": of_hidden0.sum(axis=0),
-        "q_hidden/w": hidden0.T @ of_hidden1,
-        "q_hidden/b": of_hidden1.sum(axis=0),
-        "q/w": hidden1.T @ of_q,
-        "q/b": of_q.sum(axis=0),
+        "hidden1/w": hidden0.T @ of_hidden1,
+        "hidden1/b": of_hidden1.sum(axis=0),
+        "q_values/w": hidden1.T @ of_q,
+        "q_values/b": of_q.sum(axis=0),
     }
 
 
@@ -341,7 +341,7 @@ def tensors(batch):
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("max_norm", [0.0, 0.05])
 def test_gradient_is_that_of_backpropagation_by_hand(double, max_norm):
-    network = make_network("mlp", (3,), 1, 4)
+    network = make_network("mlp", (3,), 1, {"q_values": Head(4)})
     layout = Layout(network.shapes)
     online, target = (network.init(np.random.default_rng(seed)) for seed in (1, 2))
     rng = np.random.default_rng(0)
@@ -365,7 +365,7 @@ def test_gradient_is_that_of_backpropagation_by_hand(double, max_norm):
 
 
 def test_double_q_learning_changes_the_gradient():
-    network = make_network("mlp", (3,), 1, 4)
+    network = make_network("mlp", (3,), 1, {"q_values": Head(4)})
     layout = Layout(network.shapes)
     online, target = (tf.constant(layout.flatten(network.init(np.random.default_rng(seed)))) for seed in (1, 2))
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_dqn.nn.layout import Layout
-from async_dqn.nn.networks import make_network
+from async_dqn.nn.networks import Head, make_network
 
 
 def conv(size, channels, filters):
@@ -18,6 +18,10 @@ def conv(size, channels, filters):
 
 def dense(inputs, outputs):
     return inputs * outputs + outputs
+
+
+def q_network(name, shape, stack, num_actions, **options):
+    return make_network(name, shape, stack, {"q_values": Head(num_actions)}, **options)
 
 
 NATURE_CONVOLUTIONS = conv(8, 4, 32) + conv(4, 32, 64) + conv(3, 64, 64)
@@ -46,7 +50,7 @@ NATURE_FEATURES, NIPS_FEATURES = 7 * 7 * 64, 9 * 9 * 32  # 84 -> 20 -> 9 (-> 7)
     ],
 )
 def test_number_of_parameters(name, shape, stack, num_actions, dueling, expected):
-    network = make_network(name, shape, stack, num_actions, dueling=dueling)
+    network = q_network(name, shape, stack, num_actions, dueling=dueling)
     assert sum(map(math.prod, network.shapes.values())) == expected
 
 
@@ -56,9 +60,9 @@ def test_number_of_parameters(name, shape, stack, num_actions, dueling, expected
     [("nature", (84, 84), 4, np.uint8), ("nips", (84, 84), 4, np.uint8), ("mlp", (4,), 1, np.float32)],
 )
 def test_gives_a_value_for_every_action_of_every_observation(name, shape, stack, dtype, dueling):
-    network = make_network(name, shape, stack, 5, dueling=dueling)
+    network = q_network(name, shape, stack, 5, dueling=dueling)
     observation = np.random.default_rng(0).integers(0, 256, (3, stack, *shape)).astype(dtype)
-    values = network.apply(network.init(np.random.default_rng(0)), observation)
+    values = network.apply(network.init(np.random.default_rng(0)), observation)["q_values"]
     assert values.shape == (3, 5)
     assert values.dtype == tf.float32
     assert np.ptp(values.numpy()) > 0
@@ -67,21 +71,21 @@ def test_gives_a_value_for_every_action_of_every_observation(name, shape, stack,
 @pytest.mark.parametrize("name", ["nature", "nips"])
 def test_convolutions_do_not_take_vectors(name):
     with pytest.raises(ValueError, match=rf"'{name}' does not fit observations of shape \(4,\)"):
-        make_network(name, (4,), 1, 2)
+        q_network(name, (4,), 1, 2)
 
 
 def test_mlp_does_not_take_frames():
     with pytest.raises(ValueError, match=r"'mlp' does not fit observations of shape \(84, 84\)"):
-        make_network("mlp", (84, 84), 4, 2)
+        q_network("mlp", (84, 84), 4, 2)
 
 
 def test_frames_must_divide_into_blocks():
     with pytest.raises(ValueError, match=r"'nips' needs frames whose sides divide by 4, not \(84, 82\)"):
-        make_network("nips", (84, 82), 4, 2)
+        q_network("nips", (84, 82), 4, 2)
 
 
 def test_init_is_the_same_for_the_same_generator_and_differs_for_another():
-    network = make_network("nips", (36, 36), 2, 3)
+    network = q_network("nips", (36, 36), 2, 3)
     first, second, other = (network.init(np.random.default_rng(seed)) for seed in (5, 5, 6))
     for name in network.shapes:
         np.testing.assert_array_equal(first[name], second[name])
@@ -90,10 +94,10 @@ def test_init_is_the_same_for_the_same_generator_and_differs_for_another():
 
 @pytest.mark.parametrize(
     ("prefix", "fan_in"),
-    [("conv0", 8 * 8 * 4), ("conv1", 4 * 4 * 16), ("q_hidden", NIPS_FEATURES), ("q", 256)],
+    [("conv0", 8 * 8 * 4), ("conv1", 4 * 4 * 16), ("hidden0", NIPS_FEATURES), ("q_values", 256)],
 )
 def test_init_is_bounded_by_the_fan_in_and_fills_that_range(prefix, fan_in):
-    parameters = make_network("nips", (84, 84), 4, 6).init(np.random.default_rng(0))
+    parameters = q_network("nips", (84, 84), 4, 6).init(np.random.default_rng(0))
     bound = 1 / math.sqrt(fan_in)
     for name in (f"{prefix}/w", f"{prefix}/b"):
         assert parameters[name].dtype == np.float32
@@ -103,13 +107,13 @@ def test_init_is_bounded_by_the_fan_in_and_fills_that_range(prefix, fan_in):
 
 
 def test_dueling_values_are_the_state_value_on_average():
-    network = make_network("mlp", (4,), 1, 3, dueling=True)
+    network = q_network("mlp", (4,), 1, 3, dueling=True)
     parameters = network.init(np.random.default_rng(0))
     observation = np.random.default_rng(1).normal(size=(6, 1, 4)).astype(np.float32)
     hidden = np.maximum(observation[:, 0] @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
     hidden = np.maximum(hidden @ parameters["value_hidden/w"] + parameters["value_hidden/b"], 0)
     value = (hidden @ parameters["value/w"] + parameters["value/b"])[:, 0]
-    q = network.apply(parameters, observation).numpy()
+    q = network.apply(parameters, observation)["q_values"].numpy()
     np.testing.assert_allclose(q.mean(axis=1), value, atol=1e-6)
     assert np.ptp(q, axis=1).min() > 1e-3
 
@@ -127,7 +131,7 @@ def slow_convolution(x, w, b, stride):
 @pytest.mark.parametrize("center_frames", [False, True])
 @pytest.mark.parametrize(("name", "height", "width"), [("nips", 20, 28), ("nature", 36, 40)])
 def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, center_frames):
-    network = make_network(name, (height, width), 2, 3, center_frames=center_frames)
+    network = q_network(name, (height, width), 2, 3, center_frames=center_frames)
     parameters = network.init(np.random.default_rng(0))
     observation = np.random.default_rng(1).integers(0, 256, (2, 2, height, width), np.uint8)
     expected = []
@@ -136,36 +140,39 @@ def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, center
         x = 3 * (x - x.mean()) if center_frames else x
         for index, stride in enumerate((4, 2) if name == "nips" else (4, 2, 1)):
             x = slow_convolution(x, parameters[f"conv{index}/w"], parameters[f"conv{index}/b"], stride)
-        hidden = np.maximum(x.ravel() @ parameters["q_hidden/w"] + parameters["q_hidden/b"], 0)
-        expected.append(hidden @ parameters["q/w"] + parameters["q/b"])
-    np.testing.assert_allclose(network.apply(parameters, observation), expected, rtol=1e-4, atol=1e-5)
+        hidden = np.maximum(x.ravel() @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
+        expected.append(hidden @ parameters["q_values/w"] + parameters["q_values/b"])
+    np.testing.assert_allclose(network.apply(parameters, observation)["q_values"], expected, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 155))
 def test_with_centred_frames_a_brighter_screen_changes_nothing(brightness):
-    network = make_network("nips", (36, 36), 2, 3, center_frames=True)
+    network = q_network("nips", (36, 36), 2, 3, center_frames=True)
     parameters = network.init(np.random.default_rng(0))
     observation = np.random.default_rng(1).integers(0, 101, (1, 2, 36, 36), np.uint8)
     brighter = observation + np.uint8(brightness)
     np.testing.assert_allclose(
-        network.apply(parameters, observation), network.apply(parameters, brighter), rtol=1e-4, atol=1e-5
+        network.apply(parameters, observation)["q_values"],
+        network.apply(parameters, brighter)["q_values"],
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
 def test_without_centring_a_brighter_screen_changes_the_values():
-    network = make_network("nips", (36, 36), 2, 3, center_frames=False)
+    network = q_network("nips", (36, 36), 2, 3, center_frames=False)
     parameters = network.init(np.random.default_rng(0))
-    dark, bright = (network.apply(parameters, np.full((1, 2, 36, 36), grey, np.uint8)) for grey in (0, 200))
+    dark, bright = (network.apply(parameters, np.full((1, 2, 36, 36), grey, np.uint8))["q_values"] for grey in (0, 200))
     assert np.abs(dark - bright).max() > 1e-3
 
 
 def test_each_stack_of_a_minibatch_is_centred_on_its_own():
-    network = make_network("nips", (36, 36), 2, 3, center_frames=True)
+    network = q_network("nips", (36, 36), 2, 3, center_frames=True)
     parameters = network.init(np.random.default_rng(0))
     observation = np.random.default_rng(1).integers(0, 256, (3, 2, 36, 36), np.uint8)
-    together = network.apply(parameters, observation)
-    alone = [network.apply(parameters, observation[i : i + 1])[0] for i in range(3)]
+    together = network.apply(parameters, observation)["q_values"]
+    alone = [network.apply(parameters, observation[i : i + 1])["q_values"][0] for i in range(3)]
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -175,7 +182,7 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
     """Values within 1 % of their norm, gradients within 20 %: most of their terms cancel, and the errors do not."""
     shape, stack, dtype = ((4,), 1, np.float32) if name == "mlp" else ((84, 84), 4, np.uint8)
     exact, rough = (
-        make_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
+        q_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
         for compute_dtype in ("float32", "bfloat16")
     )
     rng = np.random.default_rng(0)
@@ -186,7 +193,7 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
     for network in (exact, rough):
         with tf.GradientTape() as tape:
             tape.watch(parameters)
-            values = network.apply(parameters, observation)
+            values = network.apply(parameters, observation)["q_values"]
             loss = tf.reduce_sum(values * weights)
         gradients = tape.gradient(loss, parameters)
         assert all(array.dtype == tf.float32 for array in [values, *gradients.values()])
@@ -198,16 +205,73 @@ def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_gradient_through_the_flat_vector_is_that_of_the_named_arrays(dueling):
-    network = make_network("nips", (20, 20), 2, 3, dueling=dueling)
+    network = q_network("nips", (20, 20), 2, 3, dueling=dueling)
     layout = Layout(network.shapes)
     arrays = network.init(np.random.default_rng(0))
     observation = np.random.default_rng(1).integers(0, 256, (2, 2, 20, 20), np.uint8)
     flat, named = tf.constant(layout.flatten(arrays)), {name: tf.constant(array) for name, array in arrays.items()}
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([flat, named])
-        through_flat = tf.reduce_sum(network.apply(layout.unflatten(flat), observation) ** 2)
-        through_named = tf.reduce_sum(network.apply(named, observation) ** 2)
+        through_flat = tf.reduce_sum(network.apply(layout.unflatten(flat), observation)["q_values"] ** 2)
+        through_named = tf.reduce_sum(network.apply(named, observation)["q_values"] ** 2)
     gradients = tape.gradient(through_named, named)
     expected = layout.flatten({name: gradient.numpy() for name, gradient in gradients.items()})
     np.testing.assert_allclose(tape.gradient(through_flat, flat), expected, rtol=1e-5, atol=1e-6)
     assert np.count_nonzero(expected) > len(expected) / 10
+
+
+@pytest.mark.parametrize(
+    ("name", "dueling", "layers"),
+    [
+        ("nature", False, ["conv0", "conv1", "conv2", "hidden0", "q_values"]),
+        ("nature", True, ["conv0", "conv1", "conv2", "value_hidden", "value", "advantage_hidden", "advantage"]),
+        ("mlp", False, ["hidden0", "hidden1", "q_values"]),
+        ("mlp", True, ["hidden0", "value_hidden", "value", "advantage_hidden", "advantage"]),
+    ],
+)
+def test_order_of_the_flat_vector_and_of_the_draws(name, dueling, layers):
+    """Checkpoints are flat vectors: they are read wrongly where this order changes."""
+    network = q_network(name, (4,) if name == "mlp" else (84, 84), 4, 6, dueling=dueling)
+    assert list(network.shapes) == [f"{layer}/{part}" for layer in layers for part in "wb"]
+    parameters, rng = network.init(np.random.default_rng(2)), np.random.default_rng(2)
+    for layer in layers:
+        bound = 1 / math.sqrt(np.prod(network.shapes[f"{layer}/w"][:-1]))
+        for key in (f"{layer}/w", f"{layer}/b"):
+            np.testing.assert_array_equal(parameters[key], rng.uniform(-bound, bound, network.shapes[key]).astype("f4"))
+
+
+POLICY_AND_VALUE = {"logits": Head(6, scale=0.01), "value": Head(1)}
+
+
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+def test_heads_share_the_torso(compute_dtype):
+    network = make_network("nips", (84, 84), 4, POLICY_AND_VALUE, compute_dtype=compute_dtype)
+    assert list(network.shapes)[-6:] == ["hidden0/w", "hidden0/b", "logits/w", "logits/b", "value/w", "value/b"]
+    size = NIPS_CONVOLUTIONS + dense(NIPS_FEATURES, 256) + dense(256, 6) + dense(256, 1)
+    assert sum(map(math.prod, network.shapes.values())) == size
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).integers(0, 256, (3, 4, 84, 84), np.uint8)
+    outputs = network.apply(parameters, observation)
+    assert {name: (output.shape, output.dtype) for name, output in outputs.items()} == {
+        "logits": ((3, 6), tf.float32),
+        "value": ((3, 1), tf.float32),
+    }
+    for name, head in POLICY_AND_VALUE.items():
+        alone = make_network("nips", (84, 84), 4, {name: head}, compute_dtype=compute_dtype)
+        np.testing.assert_array_equal(
+            alone.apply({key: parameters[key] for key in alone.shapes}, observation)[name], outputs[name]
+        )
+
+
+def test_the_scale_of_a_head_multiplies_its_initial_weights_and_biases():
+    scaled = make_network("mlp", (4,), 1, POLICY_AND_VALUE).init(np.random.default_rng(0))
+    plain = make_network("mlp", (4,), 1, {"logits": Head(6), "value": Head(1)}).init(np.random.default_rng(0))
+    for name, array in scaled.items():
+        scale = 0.01 if name.startswith("logits/") else 1
+        np.testing.assert_allclose(array, plain[name] * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [{"logits": Head(2)}, {"q_values": Head(2), "value": Head(1)}])
+def test_dueling_is_for_action_values_alone(heads):
+    with pytest.raises(ValueError, match=rf"one head 'q_values', not \[{', '.join(map(repr, heads))}\]"):
+        make_network("mlp", (4,), 1, heads, dueling=True)

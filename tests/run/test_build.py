@@ -129,7 +129,9 @@ def test_the_types_to_compute_and_to_travel_in_reach_network_and_client(dtype):
     client.start()
     assert client._take_delta()[0].dtype == dtype
     observation = np.full((1, 1, 4), 0.3, np.float32)
-    found, expected = (one.network.apply(one.layout.unflatten(client.online), observation) for one in (problem, exact))
+    found, expected = (
+        one.network.apply(one.layout.unflatten(client.online), observation)["q_values"] for one in (problem, exact)
+    )
     assert (found.numpy() == expected.numpy()).all() == (dtype == "float32")
 
 

@@ -24,7 +24,7 @@ def test_the_saved_model_gives_the_network_s_values(tmp_path):
     assert run_export(config, run, format="saved_model", output=str(output)) == 0
     frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), dtype=np.uint8)
     values = tf.saved_model.load(str(output)).signatures["serving_default"](observation=tf.constant(frames))
-    expected = problem.network.apply(problem.layout.unflatten(tf.constant(online)), frames)
+    expected = problem.network.apply(problem.layout.unflatten(tf.constant(online)), frames)["q_values"]
     assert values["q_values"].shape == (3, 6)
     np.testing.assert_allclose(values["q_values"], expected, atol=1e-6)
 
