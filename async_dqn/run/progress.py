@@ -1,9 +1,10 @@
-"""The progress line of a run."""
+"""The progress line of a run, and the table below it."""
 
 import contextlib
 import math
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -28,31 +29,38 @@ def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.i
     """One line on where a run stands, from a row of its global metrics.
 
     Args:
+      row: epsilon, entropy and staleness are shown where it has them, as not every agent does.
       goal: the mean return at which it ends before the budget is spent; inf: there is none.
       has_ended: no time is left then.
     """
-    steps, rate = int(row["env_steps"]), row["steps_per_second"]
-    left = (total_steps - steps) / rate if rate > 0 else float("inf")
-    mean, staleness = row["mean_return_100"], row["staleness_mean"]
+    steps, rate, mean = int(row["env_steps"]), row["steps_per_second"], row["mean_return_100"]
     has_goal = math.isfinite(goal)
     parts = [
         f"{steps:,}/{total_steps:,} steps ({100 * steps / total_steps:.0f}%)",
         f"{rate:.0f} steps/s",
         f"{row['updates_per_second']:.0f} updates/s",
-        f"return {'-' if math.isnan(mean) else f'{mean:.1f}'}"
+        f"return {_known(mean, '.1f')}"
         + (f" of {goal:g}" if has_goal else "")
         + ("" if math.isnan(mean) else f" ({min(int(row['episodes']), 100)} games)"),
-        f"epsilon {row['epsilon']:.2f}",
-        "staleness -" if math.isnan(staleness) else f"staleness {staleness:.1f}",
-        f"{format_seconds(row['wall_seconds'])} gone",
     ]
+    parts += [f"{name} {row[name]:.2f}" for name in ("epsilon", "entropy") if not math.isnan(row.get(name, math.nan))]
+    if "staleness_mean" in row:
+        parts.append(f"staleness {_known(row['staleness_mean'], '.1f')}")
+    parts.append(f"{format_seconds(row['wall_seconds'])} gone")
     if not has_ended:
+        left = (total_steps - steps) / rate if rate > 0 else math.inf
         parts[-1] += f", {'at most ' if has_goal else ''}{format_seconds(left)} left"
     return " | ".join(parts)
 
 
+def _known(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
+
+
 class Progress:
     """Shows the newest line: rewritten in place on a terminal, one every `plain_period` seconds elsewhere.
+
+    Any thread may call it.
 
     Args:
       name: who is speaking, in front of every line that stays.
@@ -69,38 +77,30 @@ class Progress:
         self._stream = stream or sys.stdout
         self._plain_period = plain_period
         self.is_in_place = self._stream.isatty() and not plain
+        self._lock = threading.Lock()  # guards what follows, and the order of what is written
         self._shown_at = -math.inf
-        self._width = 0  # of the last line shown
-        self._num_below = 0
+        self._wipe = ""  # what removes the lines that are shown in place
 
     def show(self, line: str, below: Sequence[str] = ()) -> None:
         """Shows where the run stands; in place also what is `below`, a few lines that change with it."""
-        now = time.monotonic()
-        if self.is_in_place:
-            size = shutil.get_terminal_size()
-            if len(below) >= size.lines:
-                below = ()
-            lines = [text[: size.columns - 1] for text in (line, *below)]  # a wrapped line could not be rewritten
-            if below or self._num_below:
-                self._clear()
-            self._write("\r" + "\n".join(lines).ljust(self._width))
-            self._width, self._num_below = len(lines[-1]), len(below)
-        elif now - self._shown_at >= self._plain_period:
-            self._write(line + "\n")
-            self._shown_at = now
+        with self._lock:
+            now = time.monotonic()
+            if self.is_in_place:
+                size = shutil.get_terminal_size()
+                lines = [line, *below] if len(below) < size.lines else [line]
+                # A line that the terminal wraps could not be rewritten.
+                self._write(self._wipe + "\n".join(text[: size.columns - 1] for text in lines))
+                up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
+                self._wipe = f"\r{up}\x1b[J"  # to the first of the lines, and wipe to the end of the screen
+            elif now - self._shown_at >= self._plain_period:
+                self._write(line + "\n")
+                self._shown_at = now
 
     def say(self, line: str) -> None:
         """Writes a line that stays, above the progress line."""
-        self._clear()
-        self._write(f"{self._prefix}{line}\n")
-
-    def _clear(self) -> None:
-        """Wipes what is shown in place."""
-        if self._num_below:
-            self._write(f"\r\x1b[{self._num_below}A\x1b[J")  # up by so many lines; wipe to the end of the screen
-        elif self._width:
-            self._write("\r" + " " * self._width + "\r")
-        self._width = self._num_below = 0
+        with self._lock:
+            self._write(f"{self._wipe}{self._prefix}{line}\n")
+            self._wipe = ""
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a log on a full disk, a terminal that was closed

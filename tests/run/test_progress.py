@@ -2,6 +2,8 @@
 
 import io
 import os
+import re
+import threading
 
 import pytest
 
@@ -13,12 +15,9 @@ from async_dqn.run.progress import Progress, count, format_seconds, progress_lin
     ("seconds", "text"),
     [
         (0, "0:00"),
-        (5.9, "0:05"),
         (59.99, "0:59"),
         (60, "1:00"),
-        (2 * 60 + 3, "2:03"),
         (59 * 60 + 59, "59:59"),
-        (3600, "1:00:00"),
         (1 * 3600 + 2 * 60 + 3, "1:02:03"),
         (100 * 3600, "100:00:00"),
         (float("inf"), "-"),
@@ -83,6 +82,14 @@ def test_a_line_names_the_goal_that_may_end_the_run_early():
     assert "return - of 18" in progress_line(ROW | {"mean_return_100": float("nan")}, 1_000_000, 18.0).split(" | ")
 
 
+def test_a_line_shows_what_the_agent_and_the_store_have():
+    ppo = {name: value for name, value in ROW.items() if name not in ("epsilon", "staleness_mean")} | {"entropy": 1.234}
+    line = progress_line(ppo, 1_000_000)
+    assert "entropy 1.23" in line.split(" | ")
+    assert "epsilon" not in line and "staleness" not in line
+    assert "epsilon" not in progress_line(ROW | {"epsilon": float("nan")}, 1_000_000)  # as in a row read from a file
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -97,81 +104,101 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock(monkeypatch):
+def screen(text):
+    """What a terminal shows of it, line by line."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\d*[AJ]|[\r\n]|[^\r\n\x1b]+", text):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part.endswith("A") and part[0] == "\x1b":
+            row -= int(part[2:-1])
+        elif part == "\x1b[J":
+            lines[row:] = [lines[row][:column]]
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
+    return lines
+
+
+def test_elsewhere_than_on_a_terminal_one_whole_line_a_period(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    return clock
-
-
-def test_elsewhere_than_on_a_terminal_one_whole_line_a_period(clock):
     stream = io.StringIO()
     shown = Progress(stream, plain_period=30.0)
     for seconds, line in [(0, "a"), (29.5, "b"), (0.5, "c"), (1, "d"), (30, "e")]:
         clock.now += seconds
-        shown.show(line)
-    assert stream.getvalue() == "a\nc\ne\n"
-
-
-def test_elsewhere_than_on_a_terminal_there_are_no_control_characters(clock):
-    stream = io.StringIO()
-    shown = Progress(stream)
-    shown.show("running")
+        shown.show(line, ["below"])
     shown.say("saved")
-    assert stream.getvalue() == "running\nsaved\n"
+    assert stream.getvalue() == "a\nc\ne\nsaved\n"
 
 
-def test_on_a_terminal_the_line_is_rewritten_and_a_longer_one_wiped(clock):
-    stream = Terminal()
-    shown = Progress(stream)
-    shown.show("long line")
-    shown.show("short")
-    assert stream.getvalue() == "\rlong line" + "\rshort" + " " * (len("long line") - len("short"))
-
-
-def test_on_a_terminal_what_is_said_stays_above_the_line(clock):
-    stream = Terminal()
-    shown = Progress(stream)
-    shown.say("first")
-    shown.show("running")
-    shown.say("saved")
-    shown.show("on")
-    assert stream.getvalue() == "first\n" + "\rrunning" + "\r" + " " * len("running") + "\rsaved\n" + "\ron"
-
-
-def test_on_a_terminal_lines_below_are_wiped_with_the_one_above_them(clock):
-    stream = Terminal()
-    shown = Progress(stream)
-    shown.show("running", ["one", "two"])
-    shown.show("on", ["three"])
-    shown.say("saved")
-    shown.show("alone")
-    up_two, up_one = "\r\x1b[2A\x1b[J", "\r\x1b[1A\x1b[J"
-    assert stream.getvalue() == f"\rrunning\none\ntwo{up_two}\ron\nthree{up_one}saved\n\ralone"
-
-
-def test_lines_below_go_once_there_are_none(clock):
-    stream = Terminal()
-    shown = Progress(stream)
-    shown.show("running", ["one"])
-    shown.show("on")
-    shown.show("x")
-    assert stream.getvalue() == "\rrunning\none\r\x1b[1A\x1b[J\ron\rx "
-
-
-def test_lines_are_cut_to_the_terminal_and_left_out_where_it_is_too_low(clock, monkeypatch):
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((5, 3)))
-    stream = Terminal()
-    shown = Progress(stream)
-    shown.show("running", ["longer", "b"])
-    shown.show("running", ["a", "b", "c"])
-    assert stream.getvalue() == "\rrunn\nlong\nb\r\x1b[2A\x1b[J\rrunn"
-
-
-def test_plain_rewrites_nothing_on_a_terminal_either(clock):
+def test_plain_rewrites_nothing_on_a_terminal_either():
     stream = Terminal()
     shown = Progress(stream, plain=True)
     assert not shown.is_in_place
     shown.show("running", ["below"])
     shown.say("saved")
     assert stream.getvalue() == "running\nsaved\n"
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_what_is_said_stays_above_it():
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.say("first")
+    shown.show("long line")
+    shown.show("short")
+    assert screen(stream.getvalue()) == ["first", "short"]
+    shown.say("saved")
+    shown.show("on")
+    assert screen(stream.getvalue()) == ["first", "saved", "on"]
+
+
+def test_on_a_terminal_lines_below_are_rewritten_with_the_one_above_them():
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.show("running", ["one", "two"])
+    assert screen(stream.getvalue()) == ["running", "one", "two"]
+    shown.show("on", ["three"])
+    assert screen(stream.getvalue()) == ["on", "three"]
+    shown.say("saved")
+    shown.show("on", ["four"])
+    shown.show("alone")
+    assert screen(stream.getvalue()) == ["saved", "alone"]
+
+
+def test_lines_are_cut_to_the_terminal_and_left_out_where_it_is_too_low(monkeypatch):
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((5, 3)))
+    stream = Terminal()
+    shown = Progress(stream)
+    shown.show("running", ["longer", "b"])
+    assert screen(stream.getvalue()) == ["runn", "long", "b"]
+    shown.show("running", ["a", "b", "c"])
+    assert screen(stream.getvalue()) == ["runn"]
+
+
+def test_a_line_that_another_thread_says_meanwhile_waits_for_the_lines_shown():
+    class Slow(Terminal):
+        def write(self, text):
+            if "running" in text:
+                is_writing.set()
+                is_said.wait(0.3)  # in vain, where lines wait for each other
+            return super().write(text)
+
+    is_writing, is_said = threading.Event(), threading.Event()
+    stream = Slow()
+    shown = Progress(stream)
+
+    def say():
+        is_writing.wait()
+        shown.say("saved")
+        is_said.set()
+
+    thread = threading.Thread(target=say)
+    thread.start()
+    shown.show("running", ["one"])
+    thread.join()
+    shown.show("on", ["two"])
+    assert screen(stream.getvalue()) == ["saved", "on", "two"]
