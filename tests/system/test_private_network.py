@@ -152,12 +152,8 @@ def test_a_system_that_allows_none_is_told_with_the_remedy(tmp_path):
     [
         ((sys.executable, "-c", "pass"), "the helper gave no answer"),
         (("/no/such/python",), "/no/such/python: No such file or directory"),
-        (
-            (sys.executable, "-c", "import socket; socket.socket(fileno=0).sendall(b'unshare: Not permitted')"),
-            "unshare: Not permitted",
-        ),
     ],
-    ids=["silent", "missing", "refused"],
+    ids=["silent", "missing"],
 )
 def test_a_helper_that_fails_is_a_reason_too(tmp_path, helper, reason):
     before = os.listdir("/proc/self/fd")
@@ -177,18 +173,6 @@ def test_an_unsupported_system_is_a_reason(tmp_path, monkeypatch):
     assert isinstance(text, str) and "darwin" in text and "firewall" in text
 
 
-def test_it_is_made_once_with_privileges_and_again_with_a_user_namespace_without():
-    asked = []
-
-    def refuse(flags):
-        asked.append(flags)
-        raise PermissionError(1, "Operation not permitted", "unshare")
-
-    with pytest.raises(PermissionError):
-        private_network._make(refuse)
-    assert asked == [private_network._NEWNET, private_network._NEWNET | private_network._NEWUSER]
-
-
 def test_nothing_is_left_of_it(tmp_path):
     before = os.listdir("/proc/self/fd")
     children = psutil.Process().children()
@@ -196,34 +180,23 @@ def test_nothing_is_left_of_it(tmp_path):
     if isinstance(network, str):
         _give_up(network)
     assert psutil.Process().children() == children
-    assert not any(os.get_inheritable(descriptor) for descriptor in network._descriptors)
+    opened = set(map(int, os.listdir("/proc/self/fd"))) - set(map(int, before))
+    assert not any(os.get_inheritable(descriptor) for descriptor in opened if os.path.exists(f"/dev/fd/{descriptor}"))
     network.close()
     network.close()
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_two_networks_are_apart(network, tmp_path):
+def test_networks_are_apart_from_each_other_and_from_the_machines(network, tmp_path):
     other = PrivateNetwork.create(tmp_path)
     assert isinstance(other, PrivateNetwork)
-    names = [
-        subprocess.run(["readlink", "/proc/self/ns/net"], capture_output=True, preexec_fn=one.enter).stdout
-        for one in (network, network, other)
-    ]
+    with socket.create_server(("", 0)) as taken:
+        program = f"import os, socket; socket.create_server(('', {taken.getsockname()[1]})).close()\n"
+        program += "print(os.readlink('/proc/self/ns/net'))"
+        names = [
+            subprocess.check_output([sys.executable, "-I", "-S", "-c", program], preexec_fn=one.enter, timeout=DEADLINE)
+            for one in (network, network, other)
+        ]
     other.close()
     assert names[0] == names[1] != names[2]
-    assert names[0].decode().strip() != os.readlink("/proc/self/ns/net")
-
-
-def test_a_port_that_is_taken_outside_is_free_inside(network):
-    with socket.create_server(("", 0)) as taken:
-        program = f"import socket; socket.create_server(('', {taken.getsockname()[1]})).close()"
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", program], preexec_fn=network.enter, timeout=DEADLINE)
-    assert done.returncode == 0
-
-
-def test_the_helper_needs_the_standard_library_only():
-    """It runs without site-packages, and must not import TensorFlow: that takes seconds."""
-    run = f"import sys, runpy; runpy.run_path({private_network.__file__!r}, run_name='helper')"
-    program = f"{run}; sys.exit('async_dqn' in sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=DEADLINE, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    assert os.readlink("/proc/self/ns/net").encode() not in names[0] + names[2]
