@@ -1,5 +1,7 @@
 """Losses as pure, batch-first functions of tensors. B is the batch, A the number of actions."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 
@@ -66,6 +68,115 @@ def double_q_learning(
     return target - tf.gather(q_tm1, a_tm1, batch_dims=1)
 
 
+def log_probability(logits: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+    """log pi(a|s) of a softmax policy.
+
+    Args:
+      logits: [B, A] of the policy.
+      action: [B] int32.
+
+    Returns:
+      [B] logarithms of the probabilities of the actions.
+    """
+    _check((logits, 2), (action, 1))
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=action, logits=logits)
+
+
+def entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Entropy of a softmax policy in nats: 0 where one action is certain, log A where all are equally likely.
+
+    A loss subtracts it, so that the policy keeps exploring (Mnih et al. 2016, section 4).
+
+    Args:
+      logits: [B, A] of the policy.
+
+    Returns:
+      [B] entropies.
+    """
+    _check((logits, 2))
+    log_probabilities = tf.nn.log_softmax(logits)  # [B, A]
+    return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1)
+
+
+def clipped_surrogate(log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor, clip: float) -> tf.Tensor:
+    """The policy loss of PPO: the negated objective of Schulman et al. 2017, equation 7.
+
+    Args:
+      log_prob: [B] log-probabilities of the actions under the policy that is trained.
+      old_log_prob: [B] the same under the policy that acted.
+      advantage: [B] advantages of the actions.
+      clip: the ratio of the two probabilities earns nothing beyond 1 - clip and 1 + clip.
+
+    Returns:
+      [B] losses. No gradient reaches `old_log_prob` or `advantage`.
+    """
+    _check((log_prob, 1), (old_log_prob, 1), (advantage, 1))
+    advantage = tf.stop_gradient(advantage)
+    ratio = tf.exp(log_prob - tf.stop_gradient(old_log_prob))  # [B]
+    return -tf.minimum(ratio * advantage, tf.clip_by_value(ratio, 1 - clip, 1 + clip) * advantage)
+
+
+def clip_share(log_prob: tf.Tensor, old_log_prob: tf.Tensor, clip: float) -> tf.Tensor:
+    """The share of a minibatch whose probability ratio is outside [1 - clip, 1 + clip]: a scalar in [0, 1].
+
+    Args:
+      log_prob, old_log_prob, clip: as in `clipped_surrogate`.
+    """
+    _check((log_prob, 1), (old_log_prob, 1))
+    ratio = tf.exp(log_prob - old_log_prob)  # [B]
+    return tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > clip, tf.float32))
+
+
+def squared_error(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """Half the squared error of a value (Schulman et al. 2017, equation 9, halved).
+
+    Args:
+      value: [B] values of the network.
+      target: [B] what they should be.
+
+    Returns:
+      [B] losses. No gradient reaches `target`.
+    """
+    _check((value, 1), (target, 1))
+    return 0.5 * (value - tf.stop_gradient(target)) ** 2
+
+
+def explained_variance(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """The share of the target's variance that the value explains: 1 - Var(target - value) / Var(target).
+
+    Args:
+      value, target: as in `squared_error`.
+
+    Returns:
+      A scalar: 1 for a perfect value, 0 for a constant one, negative for one that is worse than a constant. It is 0
+      where the target does not vary.
+    """
+    _check((value, 1), (target, 1))
+    variance = tf.math.reduce_variance(target)
+    unexplained = tf.math.divide_no_nan(tf.math.reduce_variance(target - value), variance)
+    return tf.where(variance > 0, 1 - unexplained, 0.0)
+
+
+def normalize(advantage: tf.Tensor) -> tf.Tensor:
+    """Advantages [B] with mean 0 and standard deviation 1 over the minibatch, as in OpenAI baselines' PPO."""
+    _check((advantage, 1))
+    return (advantage - tf.reduce_mean(advantage)) / (tf.math.reduce_std(advantage) + 1e-8)
+
+
 def clip_by_global_norm(gradient: tf.Tensor, max_norm: float) -> tf.Tensor:
     """A flat gradient [P] scaled down to `max_norm` where its Euclidean norm is larger; 0 leaves it alone."""
     return tf.clip_by_norm(gradient, max_norm) if max_norm else gradient
+
+
+def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
+    """Flat gradients [P_i] scaled by one factor, so that their common Euclidean norm is at most `max_norm`.
+
+    Args:
+      gradients: one for each module.
+      max_norm: 0 leaves them alone.
+    """
+    _check(*((gradient, 1) for gradient in gradients))
+    if not max_norm:
+        return list(gradients)
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(gradient * gradient) for gradient in gradients]))
+    return [gradient * max_norm / tf.maximum(norm, max_norm) for gradient in gradients]

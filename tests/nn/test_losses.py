@@ -98,3 +98,176 @@ def test_clip_by_global_norm(max_norm, expected):
 
 def test_clipping_leaves_a_gradient_of_zero_at_zero():
     np.testing.assert_array_equal(losses.clip_by_global_norm(tf.zeros(3), 1.0), np.zeros(3))
+
+
+LOGITS = np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]).astype(np.float32)
+
+
+def gradients_of(function, *sources):
+    """The gradients of the sum of `function(*sources)`, None where none arrives."""
+    tensors = [tf.constant(source, tf.float32) for source in sources]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        total = tf.reduce_sum(function(*tensors))
+    return tape.gradient(total, tensors)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_log_probability_is_that_of_the_softmax(shift):
+    found = losses.log_probability(tf.constant(LOGITS + np.float32(shift)), tf.constant([0, 2]))
+    np.testing.assert_allclose(found, [np.log(0.5), np.log(0.7)], atol=1e-6 if not shift else 1e-4)
+
+
+def test_gradient_of_the_log_probability_is_the_action_less_the_probabilities():
+    (gradient,) = gradients_of(lambda logits: losses.log_probability(logits, tf.constant([0, 2])), LOGITS)
+    np.testing.assert_allclose(gradient, [[1 - 0.5, -0.25, -0.25], [-0.1, -0.2, 1 - 0.7]], atol=1e-6)
+
+
+def test_entropy():
+    expected = [-0.5 * np.log(0.5) - 2 * 0.25 * np.log(0.25), -sum(p * np.log(p) for p in (0.1, 0.2, 0.7))]
+    np.testing.assert_allclose(losses.entropy(tf.constant(LOGITS)), expected, rtol=1e-6)
+
+
+def test_entropy_goes_from_0_for_a_certain_action_to_log_a_for_equal_ones():
+    found = losses.entropy(tf.constant([[1000.0, 0.0, 0.0], [7.0, 7.0, 7.0]]))
+    np.testing.assert_allclose(found, [0, np.log(3)], atol=1e-6)
+
+
+def test_to_descend_a_loss_less_the_entropy_makes_the_policy_more_uniform():
+    (gradient,) = gradients_of(lambda logits: 0.0 - losses.entropy(logits), LOGITS)
+    before, after = (losses.entropy(tf.constant(logits)).numpy() for logits in (LOGITS, LOGITS - 0.1 * gradient))
+    assert (after > before).all()
+    assert gradient[0, 0] > 0 > gradient[0, 1]  # the likely action's logit falls, the unlikely one's rises
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected", "of_log_prob"),
+    [
+        (1.1, 2.0, -1.1 * 2, -1.1 * 2),
+        (1.5, 2.0, -(1 + 0.2) * 2, 0),  # better already: no more to gain
+        (0.5, 2.0, -0.5 * 2, -0.5 * 2),  # good action made unlikely: the gradient passes
+        (0.9, -2.0, 0.9 * 2, 0.9 * 2),
+        (0.5, -2.0, (1 - 0.2) * 2, 0),  # unlikely already: no more to gain
+        (1.5, -2.0, 1.5 * 2, 1.5 * 2),  # bad action made likely: the gradient passes
+    ],
+)
+def test_clipped_surrogate(ratio, advantage, expected, of_log_prob):
+    old_log_prob = -1.0
+    log_prob = old_log_prob + np.log(ratio)
+    found = losses.clipped_surrogate(
+        tf.constant([log_prob], tf.float32), tf.constant([old_log_prob]), tf.constant([advantage]), 0.2
+    )
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
+    gradient, *others = gradients_of(
+        lambda *tensors: losses.clipped_surrogate(*tensors, 0.2), [log_prob], [old_log_prob], [advantage]
+    )
+    np.testing.assert_allclose(gradient, [of_log_prob], rtol=1e-5)  # the derivative of a ratio is the ratio itself
+    assert others == [None, None]
+
+
+def test_at_the_policy_that_acted_the_surrogate_has_the_gradient_of_the_policy_gradient():
+    advantage = tf.constant([3.0, -2.0])
+    (found,) = gradients_of(lambda x: losses.clipped_surrogate(x, x, advantage, 0.2), [-1.0, -2.0])
+    np.testing.assert_allclose(found, [-3, 2])
+
+
+def test_no_gradient_reaches_a_value_through_the_advantage():
+    def loss(log_prob, value):
+        advantage = losses.normalize(tf.constant([1.0, 5.0]) - value)
+        return losses.clipped_surrogate(log_prob, tf.constant([-1.0, -1.0]), advantage, 0.2)
+
+    of_log_prob, of_value = gradients_of(loss, [-1.0, -1.0], [0.5, 0.5])
+    np.testing.assert_allclose(of_log_prob, [1, -1], rtol=1e-6)
+    assert of_value is None
+
+
+def test_clip_share():
+    log_prob = tf.math.log([0.7, 0.9, 1.0, 1.1, 1.3]) - 1
+    assert float(losses.clip_share(log_prob, tf.fill([5], -1.0), 0.2)) == pytest.approx(2 / 5)
+    assert float(losses.clip_share(tf.fill([5], -1.0), tf.fill([5], -1.0), 0.2)) == 0
+
+
+def test_squared_error_and_its_gradient_which_does_not_reach_the_target():
+    value, target = [1.0, -2.0], [3.0, 2.0]
+    np.testing.assert_allclose(
+        losses.squared_error(tf.constant(value), tf.constant(target)), [0.5 * (1 - 3) ** 2, 0.5 * (-2 - 2) ** 2]
+    )
+    of_value, of_target = gradients_of(losses.squared_error, value, target)
+    np.testing.assert_allclose(of_value, [1 - 3, -2 - 2])
+    assert of_target is None
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], 1),
+        ([5.0, 5.0, 5.0], [1.0, 2.0, 3.0], 0),
+        ([3.0, 2.0, 1.0], [1.0, 2.0, 3.0], 1 - 4),  # the errors are twice the target's deviations
+        ([11.0, 12.0, 13.0], [1.0, 2.0, 3.0], 1),  # a constant error is not counted
+        ([1.0, 2.0, 3.0], [7.0, 7.0, 7.0], 0),
+        ([7.0, 7.0, 7.0], [7.0, 7.0, 7.0], 0),
+    ],
+)
+def test_explained_variance(value, target, expected):
+    found = losses.explained_variance(tf.constant(value), tf.constant(target))
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_normalize():
+    found = losses.normalize(tf.constant([1.0, 2.0, 6.0]))
+    deviation = np.sqrt(((1 - 3) ** 2 + (2 - 3) ** 2 + (6 - 3) ** 2) / 3)
+    np.testing.assert_allclose(found, [(1 - 3) / deviation, (2 - 3) / deviation, (6 - 3) / deviation], rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=9).filter(lambda one: len(set(one)) > 1))
+def test_normalized_advantages_have_mean_0_and_deviation_1(advantage):
+    found = losses.normalize(tf.constant(advantage, tf.float32)).numpy()
+    assert found.mean() == pytest.approx(0, abs=1e-5)
+    assert found.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_advantages_without_variance_become_0():
+    np.testing.assert_array_equal(losses.normalize(tf.constant([4.0, 4.0])), [0, 0])
+    np.testing.assert_array_equal(losses.normalize(tf.constant([4.0])), [0])
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (losses.log_probability, (LOGITS, [0, 2])),
+        (losses.entropy, (LOGITS,)),
+        (lambda *arguments: losses.clipped_surrogate(*arguments, 0.2), ([0.0], [0.0], [1.0])),
+        (lambda *arguments: losses.clip_share(*arguments, 0.2), ([0.0], [0.0])),
+        (losses.squared_error, ([0.0], [0.0])),
+        (losses.explained_variance, ([0.0], [0.0])),
+        (losses.normalize, ([0.0],)),
+    ],
+    ids=["log_probability", "entropy", "surrogate", "clip_share", "squared_error", "explained_variance", "normalize"],
+)
+def test_a_further_dimension_is_refused_in_every_argument(function, arguments):
+    """[B, 1] against [B] would broadcast to [B, B], and train on nonsense."""
+    tensors = [tf.constant(argument) for argument in arguments]
+    function(*tensors)
+    for index, tensor in enumerate(tensors):
+        with pytest.raises(ValueError, match=f"rank {tensor.shape.rank + 1}, not {tensor.shape.rank}"):
+            function(*tensors[:index], tensor[..., None], *tensors[index + 1 :])
+
+
+@pytest.mark.parametrize(("max_norm", "factor"), [(0.0, 1), (13.0, 1), (20.0, 1), (6.5, 6.5 / 13)])
+def test_clip_together_scales_all_gradients_by_their_common_norm(max_norm, factor):
+    first, second = losses.clip_together([tf.constant([3.0, 4.0]), tf.constant([12.0])], max_norm)
+    np.testing.assert_allclose(first, [3 * factor, 4 * factor], rtol=1e-6)
+    np.testing.assert_allclose(second, [12 * factor], rtol=1e-6)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
+def test_clip_together_of_one_gradient_is_clip_by_global_norm(max_norm):
+    gradient = tf.constant(np.random.default_rng(0).normal(size=50).astype(np.float32))
+    (found,) = losses.clip_together([gradient], max_norm)
+    np.testing.assert_allclose(found, losses.clip_by_global_norm(gradient, max_norm), rtol=1e-6)
+
+
+def test_clip_together_leaves_gradients_of_zero_at_zero():
+    for gradient in losses.clip_together([tf.zeros(3), tf.zeros(2)], 1.0):
+        np.testing.assert_array_equal(gradient, np.zeros(len(gradient)))
