@@ -1,14 +1,19 @@
-"""Behaviour policies over a batch of action values, in NumPy, with the random generator passed in."""
+"""Policies over a batch of action values or logits, in NumPy, with the random generator passed in."""
 
 import numpy as np
 
 
-def epsilon_greedy(q_values: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
+def greedy(values: np.ndarray) -> np.ndarray:
+    """The best action [N] int32 by values or logits [N, A]. Ties go to the lowest action."""
+    return values.argmax(axis=1).astype(np.int32)
+
+
+def epsilon_greedy(q_values: np.ndarray, epsilon: float | np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The best action, or with probability epsilon a uniformly random one.
 
     Args:
       q_values: [N, A] float.
-      epsilon: probability in [0, 1].
+      epsilon: probability in [0, 1], one for all rows or [N] of them.
       rng: the caller's generator; it draws the same amount whatever the values are.
 
     Returns:
@@ -17,7 +22,46 @@ def epsilon_greedy(q_values: np.ndarray, epsilon: float, rng: np.random.Generato
     num_rows, num_actions = q_values.shape
     random_actions = rng.integers(num_actions, size=num_rows)
     explore = rng.random(num_rows) < epsilon
-    return np.where(explore, random_actions, q_values.argmax(axis=1)).astype(np.int32)
+    return np.where(explore, random_actions, greedy(q_values)).astype(np.int32)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities [N, A] of softmax policies with these logits [N, A], however large they are."""
+    shifted = logits - logits.max(axis=1, keepdims=True)  # [N, A]
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def sample_softmax(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Actions drawn from softmax policies by the Gumbel-max trick (Maddison et al. 2014).
+
+    Args:
+      logits: [N, A] float32.
+      rng: the caller's generator; it draws the same amount whatever the logits are.
+
+    Returns:
+      [N] int32 actions.
+    """
+    return greedy(logits + rng.gumbel(size=logits.shape))
+
+
+def ape_x_epsilons(base: float, first: int, count: int, total: int, alpha: float = 7.0) -> np.ndarray:
+    """The constant exploration of some environments: base ** (1 + alpha * i / (total - 1)) (Ape-X, Horgan et al. 2018).
+
+    Args:
+      base: epsilon of environment 0, the largest.
+      first, count: the environments are i = first ... first + count - 1.
+      total: environments of all workers together. With one, its epsilon is `base`.
+      alpha: the last environment has base ** (1 + alpha).
+
+    Returns:
+      [count] float64.
+
+    Raises:
+      ValueError: there are not so many environments.
+    """
+    if not 0 <= first <= first + count <= total:
+        raise ValueError(f"environments {first} to {first + count - 1} are not among the {total} from 0")
+    return base ** (1 + alpha * np.arange(first, first + count) / max(total - 1, 1))
 
 
 def worker_epsilon(base: float, worker: int, num_workers: int, alpha: float = 7.0) -> float:
