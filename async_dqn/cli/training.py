@@ -69,7 +69,7 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
     Args:
       run: where it writes; None: nowhere.
     """
-    from async_dqn.roles.supervisor import Task, supervise
+    from async_dqn.system.task import Task, supervise
 
     chief_run = run if (job, index) == ("worker", 0) else None
     verdict = chief_run.new_exit_reason() if chief_run else lambda: ""

@@ -18,8 +18,8 @@ import psutil
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
-from async_dqn.roles.supervisor import INTERRUPTED
 from async_dqn.run.progress import Progress, format_seconds
+from async_dqn.system.task import INTERRUPTED
 from async_dqn.tools.bench import machine, tables
 from async_dqn.tools.bench.case import Case
 from async_dqn.tools.bench.work import PEER_WORK, Plan, settings

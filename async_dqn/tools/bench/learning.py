@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.base.errors import RunError
-from async_dqn.roles.supervisor import POLL_PERIOD
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import make_config
+from async_dqn.system.task import POLL_PERIOD
 from async_dqn.tools.bench.case import Case
 from async_dqn.tools.bench.processes import running
 from async_dqn.tools.bench.work import Plan

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from async_dqn.base.errors import RunError
-from async_dqn.roles.supervisor import INTERRUPTED, Task
 from async_dqn.run.progress import count
 from async_dqn.system import signals
+from async_dqn.system.task import INTERRUPTED, Task
 
 _POLL_PERIOD = 0.02  # seconds
 _END_DEADLINE = 30.0  # seconds from the signal until all processes are gone

@@ -13,10 +13,10 @@ import psutil
 
 from async_dqn.base.errors import RunError
 from async_dqn.envs import registry
-from async_dqn.roles.supervisor import Task
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
+from async_dqn.system.task import Task
 from async_dqn.tools.bench.case import Case
 from async_dqn.tools.bench.processes import end, family, role, running
 from async_dqn.tools.bench.window import Row, Sample, read_rows, values, window

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from async_dqn.base.errors import RunError
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.roles import supervisor
-from async_dqn.roles.supervisor import Task
 from async_dqn.system.private_network import PrivateNetwork
+from async_dqn.system.task import Task, kill, wait
 
 _END_DEADLINE = 15.0  # seconds in which a ps ends by itself once its worker has said that it is done
 _PATIENT = ("--lease=600", "--start_deadline=600")  # no worker is ever lost
@@ -37,11 +36,11 @@ def parameter_servers(num_ps: int) -> Iterator[tuple[ClusterSpec, Callable[[], N
             stack.callback(network.close)
             enter = network.enter
         tasks = [_task(index, folder, enter) for index in range(num_ps)]
-        stack.callback(supervisor.kill, tasks)
+        stack.callback(kill, tasks)
         for task in tasks:
             task.start()
         yield spec, enter
-        supervisor.wait(tasks, _END_DEADLINE)
+        wait(tasks, _END_DEADLINE)
         for task in tasks:
             if task.is_running:
                 raise RunError(f"{task.name} did not end within {_END_DEADLINE:.0f} s of its worker, and was killed")

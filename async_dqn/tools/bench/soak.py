@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import psutil
 
 from async_dqn.base.errors import RunError, UserError
-from async_dqn.roles.supervisor import Task
 from async_dqn.run.csv_log import CsvWriter, last_rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import Config
+from async_dqn.system.task import Task
 from async_dqn.tools.bench import trend
 from async_dqn.tools.bench.processes import end, family, role, running
 from async_dqn.tools.bench.work import Plan, config

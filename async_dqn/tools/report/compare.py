@@ -8,10 +8,10 @@ from typing import Any
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
-from async_dqn.roles.supervisor import INTERRUPTED
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.settings.config import Config
+from async_dqn.system.task import INTERRUPTED
 from async_dqn.tools.bench import machine
 from async_dqn.tools.report import experiment, findings, page
 from async_dqn.tools.report.experiment import Trial

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from async_dqn.base.errors import UserError
 from async_dqn.base.files import read_regular, write_atomically
-from async_dqn.roles.supervisor import INTERRUPTED, Task, supervise
 from async_dqn.run.csv_log import last_rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_line
 from async_dqn.settings.config import Config
 from async_dqn.system import signals
+from async_dqn.system.task import INTERRUPTED, Task, supervise
 
 STANDARD = "standard"
 _FILE = "compare.json"

@@ -1,4 +1,4 @@
-"""Starts processes, watches them and starts them again."""
+"""A process that is watched, and started again when it fails or freezes."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from async_dqn.base.errors import one_line
-from async_dqn.run.progress import count
 from async_dqn.system.signals import DIED
 
 POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
@@ -192,25 +191,24 @@ class Task:
     def _ended(self, code: int, how: str) -> None:
         self.code = code
         is_refused = code == _BAD_ARGUMENTS and not self.restarts  # later they were good, and something else is not
-        if self._told_to_end or code in _FINAL or is_refused:
-            self.has_failed = not self._told_to_end and is_refused
+        if self._told_to_end or code in _FINAL:
             return
-        where = f" (see {self.log})" if self.log else ""
+        if is_refused:
+            self.has_failed = True
+            return
         if self._is_done():
-            self.code = 0
-            self._say(f"{self.name}: {how}{where}, after its work was done")
-            return
-        if self._is_final():
-            self.has_failed = True
-            self._say(f"{self.name}: {how}{where}; the run has failed")
-            return
-        if self.restarts >= self._max_restarts:
-            self.has_failed = True
-            self._say(f"{self.name}: {how}{where}; given up after {count(self.restarts, 'restart')}")
-            return
-        delay = min(_LONGEST_BACKOFF, 2.0**self.restarts)
-        self._start_at = self._clock() + delay
-        self._say(f"{self.name}: {how}{where}; restart {self.restarts + 1} of {self._max_restarts} in {delay:g} s")
+            self.code, next_step = 0, "its work was done"
+        elif self._is_final():
+            self.has_failed, next_step = True, "the run has failed"
+        elif self.restarts >= self._max_restarts:
+            plural = "" if self.restarts == 1 else "s"
+            self.has_failed, next_step = True, f"given up after {self.restarts} restart{plural}"
+        else:
+            delay = min(_LONGEST_BACKOFF, 2.0**self.restarts)
+            self._start_at = self._clock() + delay
+            next_step = f"restart {self.restarts + 1} of {self._max_restarts} in {delay:g} s"
+        where = f" (see {self.log})" if self.log else ""
+        self._say(f"{self.name}: {how}{where}; {next_step}")
 
 
 def wait(tasks: Sequence[Task], seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -1,0 +1,105 @@
+"""Shows on one terminal how a local run stands, what its processes have to say, and how it has ended."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from async_dqn.run.csv_log import last_rows
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress, count, format_seconds, progress_line
+from async_dqn.run.worker_table import as_number, read_worker, worker_table
+from async_dqn.system.task import Task
+
+
+class Watch:
+    """What its files hold when it is made is passed over.
+
+    Args:
+      total_steps, goal: of the run, as in `progress_line`.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        servers: Sequence[Task],
+        workers: Sequence[Task],
+        progress: Progress,
+        *,
+        total_steps: int,
+        goal: float,
+    ):
+        self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
+        self._progress, self._total_steps, self._goal = progress, total_steps, goal
+        self._row = last_rows(run.metrics, 1)
+        self._logs = [(task.name, _Tail(task.log)) for task in self._tasks if task.log]
+
+    def look(self) -> None:
+        """Shows what is new."""
+        for name, log in self._logs:
+            for line in log.read():
+                if line.startswith(f"{name}: ") and (line.startswith("worker") or "lost" in line):
+                    self._progress.say(line)
+        row = last_rows(self._run.metrics, 1)
+        if row and row != self._row:
+            self._row = row
+            values = {name: as_number(cell) for name, cell in row[0].items()}
+            line = progress_line(values, self._total_steps, self._goal)
+            self._progress.show(line, self._table() if self._progress.is_in_place else ())
+
+    def report(self, *, has_summary: bool) -> None:
+        """Says how each process has ended, and what came of the run.
+
+        Args:
+          has_summary: whether summary.json is of this run, and not of one that it goes on from.
+        """
+        for task in self._tasks:
+            restarts = f" after {count(task.restarts, 'restart')}" if task.restarts else ""
+            self._progress.say(f"{task.name}: exit code {task.code}{restarts}")
+        for task in self._tasks:
+            if task.has_failed and task.log:
+                self._progress.say(f"{task.name} failed: {task.last_words()} (see {task.log})")
+        try:
+            summary = json.loads(self._run.summary.read_text()) if has_summary else None
+        except (OSError, ValueError):
+            summary = None
+        if summary is None:
+            self._progress.say("no summary was written")
+            return
+        mean = summary["mean_return_100"]
+        self._progress.say(
+            f"{summary['exit_reason']}: {summary['env_steps']:,} agent steps, {summary['minibatches']:,} minibatches, "
+            f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
+            f"mean return of the last 100 games: {'-' if mean is None else mean}"
+        )
+
+    def _table(self) -> list[str]:
+        """A line on each worker."""
+        rows = [(task.name, _state(task), read_worker(self._run.path, i)) for i, task in enumerate(self._workers)]
+        return worker_table(rows)
+
+
+def _state(task: Task) -> str:
+    if task.is_running:
+        return "frozen" if task.is_frozen else "running"
+    return f"ended ({task.code})" if task.is_over else "starts again"
+
+
+class _Tail:
+    """The whole lines that a file grows by; what it holds at the start is passed over."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._position = os.path.getsize(path) if path.exists() else 0
+
+    def read(self) -> list[str]:
+        """The lines since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._position)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return whole.decode(errors="replace").splitlines()
