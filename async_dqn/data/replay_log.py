@@ -3,6 +3,7 @@
 The folder of a log holds, oldest first, all that the replay holds but for what came after the newest segment.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -12,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from async_dqn.base.background import Background
 from async_dqn.base.errors import one_line
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import remove_leftovers, write_atomically
 from async_dqn.data import replay_segments
 from async_dqn.data.replay import Replay, Slots
 from async_dqn.data.replay_segments import Restored, Segment
@@ -59,7 +59,7 @@ class ReplayLog:
         self._bytes_per_second, self._clock = bytes_per_second, clock
         size = replay.slots_per_env
         self._segment_slots = max(1, min(int(segment_bytes / replay.slot_bytes), replay.num_envs * size // 8))
-        replay_segments.remove_temporaries(directory)
+        remove_leftovers(directory, replay_segments.NAMES)
         found, _ = replay_segments.find(directory)
         self._segments = list(after.segments) if after else []  # of use, oldest first
         used = {segment.number for segment in self._segments}
@@ -74,21 +74,19 @@ class ReplayLog:
         else:
             self._previous = _NONE
             self._taken = np.maximum(self._goal - size, 0)
+        self._changed = threading.Condition()  # guards the next three
         self._waiting: deque[tuple[Segment, Slots]] = deque()
-        self._is_writing = self._is_closed = False
-        self._changed = threading.Condition()  # guards the three above and the count below
         self._failures = 0
-        self._retry_at = self._may_warn_at = self._due = -math.inf
+        self._is_closed = False
+        self._may_warn_at = self._due = -math.inf
         self._hurry = threading.Event()
         self._sleep = sleep or self._hurry.wait
-        self._background = Background("replay-log")
+        threading.Thread(target=self._write, name="replay-log", daemon=True).start()
 
     def append(self) -> None:
         """Has a segment written if it is time for one; to be called after every step. Never waits, never raises."""
         while len(self._waiting) < _MAX_WAITING and self._num_new() >= self._segment_slots:
             self._take()
-        if self._waiting and not self._is_writing and self._clock() >= self._retry_at:
-            self._start_writing()
 
     def flush(self, deadline: float) -> bool:
         """Writes all that is not saved yet, as fast as it can. Gives up after `deadline` seconds or at a failure.
@@ -98,24 +96,21 @@ class ReplayLog:
         """
         end = time.monotonic() + deadline
         failures = self._failures
+
+        def has_room() -> bool:
+            return not self._waiting or (len(self._waiting) < _MAX_WAITING and self._num_new() > 0)
+
         self._hurry.set()
         try:
-            while True:
+            while self._waiting or self._num_new():
                 while len(self._waiting) < _MAX_WAITING and self._num_new():
                     self._take()
-                self._start_writing()
                 with self._changed:
-                    count = len(self._waiting)
-                    if not count and not self._num_new():
-                        return True
-                    if not count:
-                        continue  # all was written while the last of it was copied out
-                    self._changed.wait_for(
-                        lambda: len(self._waiting) < count or self._failures > failures,  # noqa: B023
-                        timeout=end - time.monotonic(),
-                    )
-                    if self._failures > failures or (self._waiting and time.monotonic() >= end):
+                    left = end - time.monotonic()
+                    self._changed.wait_for(lambda: has_room() or self._failures > failures, timeout=left)
+                    if self._failures > failures or not has_room():
                         return False
+            return True
         finally:
             self._hurry.clear()
 
@@ -123,8 +118,8 @@ class ReplayLog:
         """Ends the writing thread after the segment that it is at, whose writing it does not wait for."""
         with self._changed:
             self._is_closed = True
+            self._changed.notify_all()
         self._hurry.set()
-        self._background.close()
 
     def _num_new(self) -> int:
         return int((self._replay.added - self._taken).sum())
@@ -147,39 +142,37 @@ class ReplayLog:
         self._taken, self._previous, self._next_number = stop, self._next_number, self._next_number + 1
         with self._changed:
             self._waiting.append((segment, slots))
+            self._changed.notify_all()
 
-    def _start_writing(self) -> None:
+    def _write(self) -> None:
+        """What the writing thread does until the log is closed."""
+        while self._write_next():
+            pass
+
+    def _write_next(self) -> bool:
+        """Waits for a segment and writes it, or fails to; False once the log is closed."""
         with self._changed:
-            if self._waiting and not self._is_writing and not self._is_closed:
-                self._is_writing = True
-                self._background.submit(self._write_waiting)
-
-    def _write_waiting(self) -> None:
-        """Writes segments until none waits or one fails; runs in the writing thread."""
-        while True:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
+                return False
+            segment, slots = self._waiting[0]
+        try:
+            self._keep_to_rate(sum(array.nbytes for array in slots))
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(segment.path, replay_segments.encode(segment, slots, self._run_id))
+            self._remove_old(segment)
+        except Exception as error:  # whatever it is, training goes on
+            with contextlib.suppress(Exception):  # of a warning that cannot be given
+                self._complain(error)
             with self._changed:
-                if not self._waiting or self._is_closed:
-                    self._is_writing = False
-                    return
-                segment, slots = self._waiting[0]
-            try:
-                self._keep_to_rate(sum(array.nbytes for array in slots))
-                self._directory.mkdir(parents=True, exist_ok=True)
-                write_atomically(segment.path, replay_segments.encode(segment, slots, self._run_id))
-                self._remove_old(segment)
-            except Exception as error:  # whatever it is, training goes on
-                try:
-                    self._complain(error)
-                finally:
-                    with self._changed:
-                        self._retry_at = self._clock() + _RETRY_PERIOD
-                        self._failures += 1
-                        self._is_writing = False
-                        self._changed.notify_all()
-                return
-            with self._changed:
-                self._waiting.popleft()
+                self._failures += 1
                 self._changed.notify_all()
+            self._sleep(_RETRY_PERIOD)
+            return True
+        with self._changed:
+            self._waiting.popleft()
+            self._changed.notify_all()
+        return True
 
     def _keep_to_rate(self, num_bytes: int) -> None:
         now = self._clock()

@@ -19,13 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from async_dqn.base.errors import one_line
-from async_dqn.base.files import read_regular
+from async_dqn.base.files import read_regular, remove_leftovers
 from async_dqn.data.replay import Replay, Slots
 
 _MAGIC = b"replay1\n"
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_NAME = re.compile(r"[0-9]{12,}\.segment")
-_TEMPORARY = re.compile(r"\.[0-9]{12,}\.segment\..*\.tmp")
+NAMES = r"[0-9]{12,}\.segment"  # of files, a regular expression
 
 
 class Segment(NamedTuple):
@@ -75,7 +74,7 @@ def restore(replay: Replay, directories: Sequence[Path], *, run_id: int) -> Rest
 
 def remove(directory: Path) -> None:
     """Removes a log, and its folder if nothing else is in it. Does not mind what cannot be removed."""
-    remove_temporaries(directory)
+    remove_leftovers(directory, NAMES)
     found, _ = find(directory)
     for path in found.values():
         unlink(path)
@@ -91,18 +90,12 @@ def path_of(directory: Path, number: int) -> Path:
 def find(directory: Path) -> tuple[dict[int, Path], list[str]]:
     """The segments by number, oldest first, and a line if the folder cannot be read."""
     try:
-        names = sorted(filter(_NAME.fullmatch, os.listdir(directory)), key=lambda name: (len(name), name))
+        names = sorted(filter(re.compile(NAMES).fullmatch, os.listdir(directory)), key=lambda name: (len(name), name))
     except FileNotFoundError:
         return {}, []
     except OSError as error:
         return {}, [f"replay {one_line(directory)} cannot be listed: {one_line(error.strerror)}"]
     return {int(name.partition(".")[0]): directory / name for name in names}, []
-
-
-def remove_temporaries(directory: Path) -> None:
-    with contextlib.suppress(OSError):
-        for name in filter(_TEMPORARY.fullmatch, os.listdir(directory)):
-            unlink(directory / name)
 
 
 def unlink(path: Path) -> bool:

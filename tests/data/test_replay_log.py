@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cluster_helpers import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_log_helpers import (
@@ -24,6 +25,11 @@ from replay_log_helpers import (
 )
 
 from async_dqn.data import replay_log, replay_segments
+
+
+def wait_until_flushed(log):
+    """An attempt that began before what was wrong was put right may still fail."""
+    wait_until(lambda: log.flush(DEADLINE), DEADLINE, "all is saved")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -198,7 +204,7 @@ def test_a_new_run_removes_the_log_of_an_old_one(tmp_path, run_id):
 def test_what_a_killed_process_was_writing_is_removed(tmp_path):
     player = saved(tmp_path)
     before = names(tmp_path)
-    (tmp_path / ".000000000099.segment.123.tmp").write_bytes(b"half")
+    (tmp_path / ".000000000099.segment.999999999.tmp").write_bytes(b"half")
     (tmp_path / "notes").write_bytes(b"")
     _, found = restored([tmp_path])
     log = make_log(tmp_path, player.replay, after=found)
@@ -242,33 +248,31 @@ def test_slots_that_were_overwritten_before_they_were_saved_leave_a_gap(tmp_path
     assert_same(restored([tmp_path])[0], player.replay)
 
 
-@pytest.mark.parametrize("period", [10.0, 25.0])
-def test_a_full_disk_is_told_once_a_minute_and_recovered_from(tmp_path, monkeypatch, period):
-    disk, clock = Disk(monkeypatch), Clock()
+def test_a_full_disk_is_told_once_a_minute_and_recovered_from(tmp_path, monkeypatch):
+    disk, clock, tries = Disk(monkeypatch), Clock(), threading.Semaphore(0)
     lines: list[str] = []
+
+    def pause(seconds):
+        clock.now += seconds
+        assert tries.acquire(timeout=DEADLINE)
+
     player = Player(make(slots=400))
-    log = make_log(tmp_path, player.replay, warn=lines.append, clock=clock, sleep=clock.sleep)
+    log = make_log(tmp_path, player.replay, warn=lines.append, clock=clock, sleep=pause)
     disk.error = OSError(errno.ENOSPC, "No space left on device")
     player.play(20, log)
-    disk.wait_for_failure(log, 1)
-    for attempt in range(2, 20):
-        clock.now += period
-        player.play(1, log)
+    for attempt in range(1, 14):  # at 0, 10, ... 120 seconds
         disk.wait_for_failure(log, attempt)
         player.play(3, log)
         assert disk.attempts == attempt  # not again at once
-    told = 1 + int(18 * period // (60 if period == 10 else 75))
-    assert len(lines) == told
-    assert lines[0] == (
-        f"could not save replay to {tmp_path}: [Errno 28] No space left on device; "
-        "training goes on, and it will be tried again"
-    )
-    assert not log.flush(DEADLINE)
+        tries.release()
+    assert len(lines) == 3 and "\n" not in lines[0]
+    assert str(tmp_path) in lines[0] and "No space left on device" in lines[0]
     disk.error = None
-    clock.now += period
+    tries.release(1_000)
     player.play(5, log, lambda: settle(log))
     assert log.flush(DEADLINE)
     assert_same(restored([tmp_path], slots=400)[0], player.replay)
+    log.close()
 
 
 def test_a_folder_that_cannot_be_made_is_told_and_made_later(tmp_path):
@@ -280,66 +284,42 @@ def test_a_folder_that_cannot_be_made_is_told_and_made_later(tmp_path):
     assert not log.flush(DEADLINE)
     assert len(lines) == 1
     (tmp_path / "run").unlink()
-    assert log.flush(DEADLINE)
+    wait_until_flushed(log)
     assert_same(restored([tmp_path / "run" / "log"])[0], player.replay)
 
 
-def test_whatever_goes_wrong_in_the_writing_thread_training_goes_on(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch)
+def test_whatever_goes_wrong_in_the_writing_thread_and_its_warning_training_goes_on(tmp_path, monkeypatch):
     lines: list[str] = []
-    player = Player(make())
-    log = make_log(tmp_path, player.replay, warn=lines.append)
-    disk.error = MemoryError()
-    player.play(10, log)
-    disk.wait_for_failure(log, 1)
-    disk.error = None
-    assert log.flush(DEADLINE)
-    assert len(lines) == 1 and "MemoryError" in lines[0]
 
-
-def test_a_warning_that_fails_does_not_end_the_writing(tmp_path, monkeypatch):
-    def warn(_):
+    def warn(line):
+        lines.append(line)
         raise ValueError("the terminal is gone")
 
     disk = Disk(monkeypatch)
     player = Player(make())
     log = make_log(tmp_path, player.replay, warn=warn)
-    disk.error = OSError()
-    player.play(5, log)
+    disk.error = MemoryError()
+    player.play(10, log)
     disk.wait_for_failure(log, 1)
     disk.error = None
-    assert log.flush(DEADLINE)
+    wait_until_flushed(log)
+    assert len(lines) == 1 and "MemoryError" in lines[0]
     log.close()
 
 
-def test_writing_keeps_to_the_rate(tmp_path):
-    clock = Clock()
-    player = Player(make(slots=400))
-    rate = 10 * player.replay.slot_bytes  # ten slots a second
-    log = make_log(tmp_path, player.replay, segment=20, clock=clock, sleep=clock.sleep, bytes_per_second=rate)
-    player.play(300, log, lambda: settle(log))
-    segments = len(names(tmp_path))
-    written = sum(int((s.stop - s.first).sum()) for s in log._segments)
-    assert segments > 20 and len(clock.slept) == segments - 1  # the first one is due at once
-    last = int((log._segments[-1].stop - log._segments[-1].first).sum())
-    assert sum(clock.slept) == pytest.approx((written - last) / 10)
-    started = clock.now
-    player.play(30)
-    assert log.flush(DEADLINE)
-    assert clock.now == started and len(names(tmp_path)) >= segments + 3
-    log.close()
-
-
-def test_time_without_writing_is_not_made_up_for(tmp_path):
+def test_writing_keeps_to_the_rate_and_does_not_make_up_for_time_without_writing(tmp_path):
     clock = Clock()
     player = Player(make(slots=400), end=0)
-    rate = 10 * player.replay.slot_bytes
+    rate = 10 * player.replay.slot_bytes  # ten slots a second
     log = make_log(tmp_path, player.replay, segment=20, clock=clock, sleep=clock.sleep, bytes_per_second=rate)
     player.play(10, log)
     settle(log)
+    assert clock.slept == []  # the first segment is due at once
+    player.play(10, log, lambda: settle(log))
+    assert clock.slept == [2.0]
     clock.now += 1000
     player.play(30, log, lambda: settle(log))
-    assert clock.slept == [2.0, 2.0]
+    assert clock.slept == [2.0] * 3
     log.close()
 
 

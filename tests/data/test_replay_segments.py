@@ -36,21 +36,18 @@ def _no_fsync():
         yield
 
 
-@pytest.mark.parametrize("changes", [dict(n_step=4), dict()], ids=str)
-def test_the_restored_replay_is_bit_identical_and_stays_so(tmp_path, changes):
+def test_the_restored_replay_is_bit_identical_and_stays_so(tmp_path):
     player = saved(tmp_path)
-    replay, found = restored([tmp_path], **changes)
+    replay, found = restored([tmp_path])
     assert list(found.added) == list(player.replay.added)
-    if not changes:
-        assert_same(replay, player.replay)
+    assert_same(replay, player.replay)
     other = Player(replay)
-    other.episode, other.step, other.rng = player.episode, player.step, np.random.default_rng(5)
-    player.rng = np.random.default_rng(5)
+    other.episode, other.step = player.episode, player.step
     for each in (player, other):
+        each.rng = np.random.default_rng(5)
         each.play(70)
     replay.check_valid()
-    if not changes:
-        assert_same(replay, player.replay)
+    assert_same(replay, player.replay)
 
 
 def test_a_missing_or_an_empty_folder_holds_nothing(tmp_path):
@@ -58,12 +55,16 @@ def test_a_missing_or_an_empty_folder_holds_nothing(tmp_path):
     assert (found.num_slots, found.faults, found.segments, len(replay)) == (0, [], (), 0)
 
 
-def test_what_the_replay_held_before_is_forgotten(tmp_path):
-    player = saved(tmp_path)
-    other = Player(make(), world=9, seed=4)
-    other.play(60)
-    restore(other.replay, [tmp_path], run_id=RUN)
-    assert_same(other.replay, player.replay)
+def test_one_log_of_another_replaces_what_the_replay_held_and_is_written_anew(tmp_path):
+    player = saved(tmp_path / "other")
+    replay = make()
+    Player(replay, world=9, seed=4).play(60)
+    found = restore(replay, [tmp_path / "own", tmp_path / "other"], run_id=RUN)
+    assert_same(replay, player.replay)
+    log = make_log(tmp_path / "own", replay, after=found, replaces=[tmp_path / "other"])
+    assert log.flush(DEADLINE)
+    assert_same(restored([tmp_path / "own"])[0], player.replay)
+    assert names(tmp_path) == ["own"]
 
 
 def test_the_truncated_end_of_a_life_wins_over_what_was_saved_before(tmp_path):
@@ -94,6 +95,18 @@ def test_a_life_whose_first_segment_is_lost_does_not_join_the_one_before(tmp_pat
     assert found.added is None and merged.num_slots == replay.num_slots
 
 
+def assert_can_go_on(directory, replay, found, **sizes):
+    """What is played after a restore is saved, and all can be restored exactly."""
+    replay.truncate()
+    log = make_log(directory, replay, after=found)
+    Player(replay, world=2).play(20, log, lambda: settle(log))
+    assert log.flush(DEADLINE)
+    log.close()
+    again, found = restored([directory], **sizes)
+    assert found.added is not None and all("cannot be used" in fault for fault in found.faults)
+    assert_same(again, replay)
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     old=st.fixed_dictionaries(dict(num_envs=st.integers(1, 4), slots=st.integers(12, 40), stack=st.integers(1, 4))),
@@ -115,14 +128,7 @@ def test_a_replay_of_other_sizes_takes_what_it_has_room_for(old, new, steps, seg
         for env in range(old["num_envs"] if old["num_envs"] <= new["num_envs"] else 0):
             newest = [t for t in everything(player.replay) if t[0][-1][1] == env + 1]
             assert not newest or newest[-1][0][-1] in {t[0][-1] for t in everything(replay)}
-        replay.truncate()
-        log = make_log(directory, replay, segment=segment, after=found)
-        Player(replay, world=2).play(20, log, lambda: settle(log))
-        assert log.flush(DEADLINE)
-        log.close()
-        again, found = restored([directory], **new)
-        assert found.added is not None and found.faults == []
-        assert_same(again, replay)
+        assert_can_go_on(directory, replay, found, **new)
 
 
 @pytest.mark.parametrize("slots", [30, 200])
@@ -143,33 +149,25 @@ def test_the_logs_of_others_are_taken_over(tmp_path, slots):
     log.close()
 
 
-def test_one_log_of_another_is_the_same_replay_but_written_anew(tmp_path):
-    player = saved(tmp_path / "other")
-    replay, found = restored([tmp_path / "own", tmp_path / "other"])
-    assert list(found.added) == list(player.replay.added)
-    log = make_log(tmp_path / "own", replay, after=found, replaces=[tmp_path / "other"])
-    assert log.flush(DEADLINE)
-    assert_same(restored([tmp_path / "own"])[0], player.replay)
-    assert names(tmp_path) == ["own"]
-
-
-def test_another_run_and_other_observations_are_named_and_ignored(tmp_path):
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (dict(run_id=5), "of another run"),
+        (dict(shape=(5,)), "with observations (4,) int32, not (5,) int32"),
+        (dict(dtype=np.int64), "with observations (4,) int32, not (4,) int64"),
+    ],
+    ids=str,
+)
+def test_another_run_and_other_observations_are_named_and_ignored(tmp_path, other, words):
     saved(tmp_path, steps=20)
-    count = len(names(tmp_path))
-    assert restored([tmp_path], run_id=5)[1].faults == [
-        f"replay {tmp_path}: ignored {count} segments of another run",
-    ]
-    for shape, dtype, words in [((5,), np.int32, "(5,) int32"), ((4,), np.int64, "(4,) int64")]:
-        replay, found = restored([tmp_path], shape=shape, dtype=dtype)
-        assert found.faults == [
-            f"replay {tmp_path}: ignored {count} segments with observations (4,) int32, not {words}"
-        ]
-        assert found.num_slots == 0 and found.added is None
+    _, found = restored([tmp_path], **other)
+    assert found.faults == [f"replay {tmp_path}: ignored {len(names(tmp_path))} segments {words}"]
+    assert found.num_slots == 0 and found.added is None
 
 
 def test_remove_takes_only_what_is_its_own(tmp_path):
     saved(tmp_path)
-    (tmp_path / ".000000000001.segment.77.tmp").write_bytes(b"")
+    (tmp_path / ".000000000001.segment.999999999.tmp").write_bytes(b"")
     (tmp_path / "kept").write_bytes(b"")
     remove(tmp_path)
     assert names(tmp_path) == ["kept"]
@@ -202,6 +200,25 @@ _DAMAGE = st.one_of(
 )
 
 
+def spoil(path, damage):
+    content = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "garbage":
+        path.write_bytes(b"PK\x03\x04 and more")
+    elif damage != "gone":
+        kind, where, bit = damage
+        offset = int(where * len(content))
+        if kind == "cut":
+            del content[offset:]
+        elif kind == "flip":
+            content[offset] ^= 1 << bit
+        else:
+            content.insert(offset, bit)
+        path.write_bytes(content)
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(damages=st.lists(_DAMAGE, min_size=12, max_size=12), slots=st.sampled_from([40, 40, 25]))
 def test_damaged_files_cost_only_what_they_held(whole, damages, slots):
@@ -211,40 +228,14 @@ def test_damaged_files_cost_only_what_they_held(whole, damages, slots):
         files = sorted(directory.iterdir())
         assert len(files) <= len(damages)
         for path, damage in zip(files, damages, strict=False):
-            if damage is None:
-                continue
-            content = bytearray(path.read_bytes())
-            path.unlink()
-            if damage == "gone":
-                continue
-            expected_faults += 1
-            if damage == "folder":
-                path.mkdir()
-                continue
-            if damage == "garbage":
-                content = bytearray(b"PK\x03\x04 and more")
-            else:
-                kind, where, bit = damage
-                offset = int(where * len(content))
-                if kind == "cut":
-                    del content[offset:]
-                elif kind == "flip":
-                    content[offset] ^= 1 << bit
-                else:
-                    content.insert(offset, bit)
-            path.write_bytes(content)
+            if damage is not None:
+                spoil(path, damage)
+                expected_faults += damage != "gone"
         replay, found = restored([directory], slots=slots)
         assert len(found.faults) == expected_faults
         if all(damage is None for damage in damages[: len(files)]):
             assert (found.added is not None) == (slots == 40)
-        replay.truncate()
-        log = make_log(directory, replay, after=found)
-        Player(replay, world=2).play(11, log, lambda: settle(log))
-        assert log.flush(DEADLINE)
-        log.close()
-        again, found = restored([directory], slots=slots)
-        assert found.added is not None
-        assert_same(again, replay)
+        assert_can_go_on(directory, replay, found, slots=slots)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +243,9 @@ def test_damaged_files_cost_only_what_they_held(whole, damages, slots):
     [
         (dict(shape=np.array([{}])), "allow_pickle"),
         (dict(), "not a file in the archive"),
-        (dict(shape=np.zeros((2, 2))), ""),
         (dict(shape=np.array([4]), dtype=np.array("no type")), "no type"),
     ],
-    ids=["pickle", "empty", "rank", "dtype"],
+    ids=["pickle", "empty", "dtype"],
 )
 def test_a_foreign_file_under_a_right_checksum_is_named(tmp_path, arrays, words):
     content = io.BytesIO()
@@ -284,21 +274,18 @@ def test_a_file_that_goes_bad_while_it_is_restored_is_left_out(tmp_path, monkeyp
     assert found.added is None and found.num_slots > 10
 
 
-def test_the_newest_segments_may_be_missing(tmp_path):
+def test_segments_may_be_missing(tmp_path):
     player = saved(tmp_path, steps=20)
-    for path in sorted(tmp_path.iterdir())[-2:]:
-        path.unlink()
+    oldest, *_, second_newest, newest = sorted(tmp_path.iterdir())
+    newest.unlink()
+    second_newest.unlink()
     replay, found = restored([tmp_path])
     assert found.added is not None and found.faults == []
     assert set(everything(replay)) < set(everything(player.replay))
-
-
-def test_where_the_oldest_segments_are_missing_the_rest_is_numbered_anew(tmp_path):
-    player = saved(tmp_path, steps=20)
-    sorted(tmp_path.iterdir())[0].unlink()
-    replay, found = restored([tmp_path])
+    oldest.unlink()  # the rest is numbered anew
+    rest, found = restored([tmp_path])
     assert found.added is None and found.segments == ()
-    assert 0 < replay.num_slots < player.replay.num_slots
+    assert 0 < rest.num_slots < replay.num_slots
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path):
