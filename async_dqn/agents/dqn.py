@@ -1,236 +1,151 @@
-"""DQN (Mnih et al. 2015), with double Q-learning and n-step returns as options.
+"""DQN (Mnih et al. 2015), with double Q-learning, dueling streams and n-step returns as options."""
 
-The same agent is the single-process baseline and a worker of a cluster: which parameters it computes on, and where its
-gradients go, is its `ParameterClient`'s affair.
-"""
+from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.base.schedules import Schedule
-from async_dqn.base.types import StepResult, Transition
-from async_dqn.data.prefetch import Prefetch
+from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.base import schedules
+from async_dqn.data.experience import Evaluate, Experience, Outputs, ReplayExperience
 from async_dqn.data.replay import Replay
-from async_dqn.envs.frame_stack import FrameStack
-from async_dqn.nn import losses
-from async_dqn.nn.aligned import as_tensor
-from async_dqn.nn.layout import Layout
-from async_dqn.nn.networks import Network
-from async_dqn.nn.policies import epsilon_greedy
-from async_dqn.store.client import ParameterClient
-
-GradientFn = Callable[[tf.Tensor, tf.Tensor, Transition], tuple[tf.Tensor, tf.Tensor]]
-LearnFn = Callable[[Transition, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-ActFn = Callable[[tf.Tensor], tf.Tensor]
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import losses, policies
+from async_dqn.nn.networks import Head
+from async_dqn.settings.config import ExplorationSettings, ReplaySettings, TargetSettings
+from async_dqn.settings.fields import setting
 
 
-def make_gradient(network: Network, layout: Layout, *, double: bool, max_norm: float) -> GradientFn:
-    """The function (online [P], target [P], minibatch) -> (mean Huber loss scalar, gradient [P])."""
+@dataclasses.dataclass(frozen=True)
+class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
+    """Settings of DQN."""
 
-    def gradient(online: tf.Tensor, target: tf.Tensor, batch: Transition) -> tuple[tf.Tensor, tf.Tensor]:
-        q_t = network.apply(layout.unflatten(target), batch.s_t)["q_values"]  # [B, A]
-        selector = network.apply(layout.unflatten(online), batch.s_t)["q_values"] if double else q_t  # [B, A]
-        with tf.GradientTape() as tape:
-            tape.watch(online)
-            q_tm1 = network.apply(layout.unflatten(online), batch.s_tm1)["q_values"]  # [B, A]
-            errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
-            loss = tf.reduce_mean(losses.huber(errors))
-        return loss, losses.clip_by_global_norm(tape.gradient(loss, online), max_norm)
-
-    return gradient
+    double: bool = setting(True, "Double Q-learning.")
+    dueling: bool = setting(False, "Dueling network streams.")
 
 
-def make_learner(gradient: GradientFn, client: ParameterClient, batch: Transition) -> LearnFn:
-    """The function (minibatch, learning rate) -> (loss scalar, whether all was finite), for minibatches like `batch`.
-
-    It hands the gradient to the client, unless something in it is not finite.
-    """
-    spec = [tf.TensorSpec(array.shape, array.dtype) for array in batch]
-
-    @tf.function(autograph=False, input_signature=[*spec, tf.TensorSpec([])])
-    def learn_from(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        *batch, learning_rate = inputs
-        loss, flat_gradient = gradient(client.online.read_value(), client.target.read_value(), Transition(*batch))
-        is_finite = tf.math.is_finite(loss) & tf.reduce_all(tf.math.is_finite(flat_gradient))
-        tf.cond(is_finite, lambda: client.consume(flat_gradient, learning_rate), lambda: None)
-        return loss, is_finite
-
-    traced = learn_from.get_concrete_function()  # calls cost less Python, and cannot trace again
-    return lambda batch, learning_rate: traced(*batch, learning_rate)
-
-
-def make_actor(network: Network, layout: Layout, client: ParameterClient, batch: Transition) -> ActFn:
-    """The function stacked observations [N, S, ...] -> action values [N, A] of the online network."""
-    spec = tf.TensorSpec([None, *batch.s_t.shape[1:]], batch.s_t.dtype)
-
-    @tf.function(autograph=False, input_signature=[spec])
-    def q_values(stacked: tf.Tensor) -> tf.Tensor:
-        return network.apply(layout.unflatten(client.online.read_value()), stacked)["q_values"]
-
-    return q_values.get_concrete_function()
+_ATARI_FAST = {
+    "network": "nips",
+    "total_steps": 3_000_000,
+    "replay_capacity": 200_000,
+    "overlap_steps": True,
+    "local_steps": 4,
+}
+_CARTPOLE = {
+    "network": "mlp",
+    "total_steps": 30_000,
+    "envs_per_worker": 4,
+    "clip_rewards": False,
+    "batch_size": 64,
+    "train_period": 2,
+    "target_period": 100,
+    "replay_capacity": 30_000,
+    "warmup_steps": 500,
+    "epsilon_final": 0.02,
+    "epsilon_steps": 5_000,
+    "learning_rate": 1e-3,
+    "log_period": 0.5,
+    "local_steps": 1,
+}
 
 
-class _Minibatch(NamedTuple):
-    """A buffer as replay fills it, and as TensorFlow reads it: the same memory."""
+class DQN(Agent):
+    """Acts epsilon-greedily, learns from replay against a target network."""
 
-    arrays: Transition
-    tensors: Transition
+    Config = DQNConfig
+    summary = "Q-learning from replay with a target network (Mnih et al. 2015)"
+    metrics = ("epsilon",)
+    presets = {
+        # Mnih et al. 2015 as DeepMind's code and dqn_zoo have it: the target is refreshed every 40,000 frames and
+        # epsilon falls over 4 M frames. The paper's text says 10,000 updates (160,000 frames) and 1 M frames.
+        "nature": {
+            "network": "nature",
+            "total_steps": 50_000_000,
+            "envs_per_worker": 1,
+            "double": False,
+            "center_frames": False,
+            "n_step": 1,
+            "target_period": 2_500,
+            "replay_capacity": 1_000_000,
+            "warmup_steps": 50_000,
+            "epsilon_final": 0.1,
+            "epsilon_steps": 1_000_000,
+            "optimizer": "centered_rmsprop",
+            # 0.01 in the paper, whose gradients are sums over the 32 transitions (what `backward` gives in their
+            # NeuralQLearner.lua is not divided). Here they are means.
+            "optimizer_epsilon": 0.01 / 32**2,
+        },
+        # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
+        "atari-fast": _ATARI_FAST,
+        "pong-fast": _ATARI_FAST
+        | {
+            "stop_at_return": 18.0,
+            "final_learning_rate": 1e-4,
+            "learning_rate_steps": 500_000,
+        },
+        "cartpole": _CARTPOLE,
+    }
 
+    config: DQNConfig
 
-def _minibatch(arrays: Transition) -> _Minibatch:
-    return _Minibatch(arrays, Transition(*map(as_tensor, arrays)))
-
-
-class DQN:
-    """One actor-learner: acts epsilon-greedily in N environments, keeps its own replay, computes gradients.
-
-    Args:
-      network, layout: the Q-network, and where its parameters lie in the flat vector.
-      client: this worker's copy of the parameters and its way to the global ones.
-      replay, frame_stack: this worker's own.
-      epsilon: exploration over global agent steps.
-      gradient: from `make_gradient`.
-      batch_size: transitions of a minibatch.
-      train_period: agent steps for each minibatch.
-      warmup_steps: transitions of its own in replay before the first minibatch.
-      clip_rewards: learn from rewards clipped to [-1, 1].
-      prefetch: draw minibatches in a thread beside the computation.
-      rng: for exploration and sampling.
-    """
-
-    def __init__(
-        self,
-        *,
-        network: Network,
-        layout: Layout,
-        client: ParameterClient,
-        replay: Replay,
-        frame_stack: FrameStack,
-        epsilon: Schedule,
-        gradient: GradientFn,
-        batch_size: int,
-        train_period: int,
-        warmup_steps: int,
-        clip_rewards: bool,
-        prefetch: bool,
-        rng: np.random.Generator,
-    ):
-        self._client = client
-        self._replay = replay
-        self._frame_stack = frame_stack
-        self._epsilon = epsilon
-        self._train_period = train_period
-        self._warmup_steps = warmup_steps
-        self._clip_rewards = clip_rewards
-        self._rng = rng
-        buffers = (_minibatch(replay.make_batch(batch_size)), _minibatch(replay.make_batch(batch_size)))
-        self._minibatches = Prefetch(self._draw, buffers, in_thread=prefetch)
-        self._observation = np.empty(0)  # [N, ...]
-        self._stacked = np.empty(0)  # [N, S, ...]
-        self._owed_steps = 0  # agent steps not yet paid for with minibatches
-        self._has_learned = False
-        self._loss_sum, self._num_losses = 0.0, 0  # not a list, as nobody but the chief ever asks
-        self._learn_from = make_learner(gradient, client, buffers[0].arrays)
-        self._q_values = make_actor(network, layout, client, buffers[0].arrays)
-
-    def reset(self, observation: np.ndarray) -> None:
-        """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""
-        self._replay.truncate()
-        self._observation = observation
-        self._stacked = self._frame_stack.reset(observation)
-
-    def act(self) -> np.ndarray:
-        """Actions [N] for where the environments stand."""
-        q_values = self._q_values(self._stacked).numpy()  # [N, A]
-        return epsilon_greedy(q_values, self.epsilon, self._rng)
-
-    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:
-        """Takes in what one step of all environments gave, `num_steps` of which count."""
-        rewards = np.clip(result.reward, -1, 1) if self._clip_rewards else result.reward
-        self._replay.add(
-            self._observation, actions, rewards, result.terminated, result.truncated, result.next_observation
+    def __init__(self, config: DQNConfig, spec: EnvironmentSpec, worker: int = 0):
+        super().__init__(config, spec, worker)
+        heads = {"q_values": Head(spec.num_actions)}
+        self._network = make_network(config, spec, heads, dueling=config.dueling)
+        self.modules = [make_module(config, "q", self._network, has_target=True)]
+        self._epsilon = schedules.linear(
+            config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
         )
-        self._observation = result.observation
-        self._stacked = self._frame_stack.push(result.observation, result.terminated | result.truncated)
-        if self.is_warm:
-            self._owed_steps += num_steps
+        self._ape_x = policies.ape_x_epsilons(
+            0.4, worker * config.envs_per_worker, config.envs_per_worker, config.num_workers * config.envs_per_worker
+        )
 
-    def learn(self) -> None:
-        """Computes the minibatches that the agent steps observed until now call for; none during warm-up."""
-        enter = self._client.clock.enter
-        if not self._has_learned and self._owed_steps:
-            self._has_learned = True
-            self._client.start()  # others may have trained while this one filled its replay
-        enter("replay")
-        for minibatch in self._minibatches.take(self._owed_steps // self._train_period):
-            self._owed_steps -= self._train_period
-            enter("gradient")
-            rate = tf.constant(self._client.current_learning_rate(), tf.float32)
-            loss, is_finite = self._learn_from(minibatch.tensors, rate)
-            is_finite = bool(is_finite)  # on a GPU, only now is it computed
-            enter("copying")
-            if is_finite:
-                self._loss_sum += float(loss)
-                self._num_losses += 1
-                self._client.after_minibatch()
-            else:
-                self._client.reject_minibatch()
-            enter("replay")
+    @classmethod
+    def default_preset(cls, spec: EnvironmentSpec) -> str:
+        if not spec.is_atari:
+            return "cartpole"
+        return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
 
-    def _draw(self, minibatch: _Minibatch) -> _Minibatch:
-        self._replay.sample(len(minibatch.arrays.a_tm1), self._rng, minibatch.arrays)
-        return minibatch
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._network.apply(params["q"], observation)
 
-    def close(self) -> None:
-        """Ends its thread."""
-        self._minibatches.close()
+    def epsilon(self, step: int) -> float | np.ndarray:
+        """The exploration at an agent step: one number, or one for each of this worker's environments [N]."""
+        return self._ape_x if self.config.exploration == "ape_x" else self._epsilon(step)
 
-    @property
-    def is_warm(self) -> bool:
-        """Whether replay holds enough to learn from."""
-        return len(self._replay) >= self._warmup_steps
+    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
+        return policies.epsilon_greedy(outputs["q_values"], self.epsilon(step), rng)
 
-    @property
-    def epsilon(self) -> float:
-        """The exploration at the global step."""
-        return self._epsilon(self._client.env_steps)
+    def greedy(self, outputs: Outputs) -> np.ndarray:
+        return policies.greedy(outputs["q_values"])
 
-    def take_loss(self) -> float:
-        """Mean loss of the minibatches since the last call; NaN where there were none."""
-        loss = self._loss_sum / self._num_losses if self._num_losses else float("nan")
-        self._loss_sum, self._num_losses = 0.0, 0
-        return loss
+    def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
+        q_tm1 = self.apply(params, batch.s_tm1)["q_values"]  # [B, A]
+        q_t = self.apply(targets, batch.s_t)["q_values"]  # [B, A]
+        selector = self.apply(params, batch.s_t)["q_values"] if self.config.double else q_t  # [B, A]
+        errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
+        return Loss(tf.reduce_mean(losses.huber(errors)), {})
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
-        arrays = {f"slot/{name}": value for name, value in self._client.slots().items()}
-        arrays |= {"observation": self._observation, "stacked": self._stacked}
-        return arrays, {
-            "rng": self._rng.bit_generator.state,
-            "owed_steps": self._owed_steps,
-            "has_learned": self._has_learned,
-        }
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config, spec = self.config, self.spec
+        replay = Replay(
+            num_envs=num_envs,
+            capacity=config.replay_capacity // config.num_workers,
+            observation_shape=spec.observation_shape,
+            observation_dtype=spec.observation_dtype,
+            stack=spec.stack,
+            n_step=config.n_step,
+            discount=config.discount,
+        )
+        return ReplayExperience(
+            replay,
+            batch_size=config.batch_size,
+            train_period=config.train_period,
+            warmup_steps=max(1, config.warmup_steps // config.num_workers),
+        )
 
-    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, in_episode: bool) -> None:
-        """Puts `state()` back.
-
-        Args:
-          in_episode: environments and replay stand exactly where they stood then, so that no `reset` follows.
-
-        Raises:
-          ValueError: it is the state of another agent.
-        """
-        slots = {name.removeprefix("slot/"): array for name, array in arrays.items() if name.startswith("slot/")}
-        expected = {name: value.shape for name, value in self._client.slots().items()}
-        if {name: value.shape for name, value in slots.items()} != expected:
-            raise ValueError("it holds the slots of another optimizer or network")
-        self._client.restore_slots(slots)
-        self._rng.bit_generator.state = values["rng"]
-        if in_episode:  # else its replay may be empty, and there is nothing to learn from
-            self._owed_steps = values["owed_steps"]
-            self._has_learned = values["has_learned"]
-            self._observation = arrays["observation"]
-            self._stacked = self._frame_stack.restore(arrays["stacked"])
+    def schedules(self, step: int) -> dict[str, float]:
+        return {"epsilon": float(np.mean(self.epsilon(step)))}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 PARTS = (
     "acting",
     "environment",
-    "replay",
+    "experience",
     "gradient",
-    "copying",  # parameters and updates, from and for trips
+    "copying",  # parameters and updates, from and for the parameter servers
     "waiting",  # for the parameter servers
     "other",
 )

@@ -6,8 +6,12 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from async_dqn.agents import table
+from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.settings.config import PRESETS, Config
+from async_dqn.run.directory import RunDirectory
+from async_dqn.settings.config import Config
+from async_dqn.settings.fields import type_of
 
 TEXT: flags.ArgumentParser = flags.ArgumentParser()
 SPEC = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
@@ -99,20 +103,20 @@ class Command:
     draws: bool = False
 
 
-def _define(values: flags.FlagValues, command: Command) -> None:
+def _define(values: flags.FlagValues, command: Command, agent: type[Agent]) -> None:
     serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
-    for field in dataclasses.fields(Config) if command.trains else ():
+    for field in dataclasses.fields(agent.Config) if command.trains else ():
         choices = field.metadata["choices"]
         text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
-        if field.type is bool:
+        if type_of(field) is bool:
             _define_boolean(values, field.name, None, text)
-        elif field.type is str:
+        elif type_of(field) is str:
             flags.DEFINE_string(field.name, None, text, flag_values=values)
         else:
-            number: flags.ArgumentParser = Whole() if field.type is int else Number()
+            number: flags.ArgumentParser = Whole() if type_of(field) is int else Number()
             flags.DEFINE(number, field.name, None, text, values, serializer)
     if command.trains:
-        text = f"Settings to start from: auto (by --env), {', '.join(PRESETS)}. Single flags override it."
+        text = f"Settings to start from: auto (by --env), {', '.join(agent.presets)}. Single flags override it."
         flags.DEFINE_string("preset", "auto", text, flag_values=values)
         _define_boolean(values, "resume", False, "Go on with the run in --logdir.")
     if command.logdir:
@@ -145,27 +149,65 @@ def _check_argument(argument: str, command: str) -> None:
         raise UserError(f"argument {one_line(argument, 100)} is not UTF-8") from None
 
 
+def _value(arguments: Sequence[str], flag: str) -> str | None:
+    """The last value that is given for a flag, before flags are defined."""
+    found = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name == flag:
+            found = value if equals else following
+    return found
+
+
+def _agent_name(arguments: Sequence[str]) -> str:
+    """The agent that is asked for, or the one of the run that is to be gone on with."""
+    named = _value(arguments, "agent")
+    logdir = _value(arguments, "logdir")
+    if named is None and "--resume" in arguments and logdir:
+        return RunDirectory(logdir).agent_name() or Config.agent
+    return Config.agent if named is None else named
+
+
+def _unknown_flag(error: flags.UnrecognizedFlagError, agent: str, command: str) -> UserError:
+    name = error.flagname
+    owners = table.owners(name) or table.owners(name.removeprefix("no"))
+    if owners:
+        return UserError(f"--{name}: --agent={agent} has no such setting; {', '.join(owners)} has it")
+    return UserError(f"{' '.join(str(error).split())}; see async-dqn {command} --help")
+
+
 def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Command, Call] | str:
     """The command and what is asked of it, or a text to show instead."""
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         return _usage(commands)
     name, rest = arguments[0], list(arguments[1:])
     if name not in commands:
-        raise UserError(f"unknown command {name!r}; must be one of {', '.join(commands)}")
+        raise UserError(f"unknown command {one_line(name, 100)!r}; must be one of {', '.join(commands)}")
     for argument in rest:
         _check_argument(argument, name)
+    command = commands[name]
+    agent = _agent_name(rest) if command.trains else Config.agent
     values = flags.FlagValues()
-    _define(values, commands[name])
+    _define(values, command, table.find(agent))
     if "--help" in rest or "-h" in rest:
-        usage = " ".join(["async-dqn", name, commands[name].operands]).strip()
+        usage = " ".join(["async-dqn", name, command.operands]).strip()
         own_flags = values.get_help(include_special_flags=False).strip().partition("\n")[2]  # less this module's name
-        return f"{usage}: {commands[name].help}\n\n{own_flags}"
+        others = f" The flags of --agent={agent}:" if command.trains else ""
+        return f"{usage}: {command.help}{others}\n\n{own_flags}"
     try:
         leftover = values([f"async-dqn {name}", *rest])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise (
+            _unknown_flag(error, agent, name)
+            if command.trains
+            else UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help")
+        ) from error
     except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
         raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
     if "logdir" in values and values.logdir == "":
         raise UserError("--logdir= is empty; give a folder, or leave the flag out")
-    if leftover and not commands[name].operands:
+    if leftover and not command.operands:
         raise UserError(f"unexpected argument {leftover[0]!r}; flags are written --name=value")
-    return commands[name], Call(values, leftover, arguments)
+    if command.trains:
+        values["agent"].value = agent
+    return command, Call(values, leftover, arguments)

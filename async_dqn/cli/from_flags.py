@@ -9,26 +9,24 @@ from typing import Any
 
 from absl import flags
 
+from async_dqn.agents.table import find, make_config
 from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.directory import RunDirectory, default_logdir
-from async_dqn.settings.config import Config, make_config
+from async_dqn.settings.config import Config
 
 
 def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
     """The settings that were given on the command line."""
-    names = [field.name for field in dataclasses.fields(Config)]
+    names = [field.name for field in dataclasses.fields(find(values.agent).Config)]
     return {name: values[name].value for name in names if values[name].value is not None}
 
 
-def auto_preset(env: str) -> str:
+def auto_preset(agent: str, env: str) -> str:
     """The name of the preset for an environment that was given without one."""
     from async_dqn.envs import registry
 
-    spec = registry.resolve(env, "classic" if env else "none")
-    if not spec.is_atari:
-        return "cartpole"
-    return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
+    return find(agent).default_preset(registry.resolve(env, "classic" if env else "none"))
 
 
 def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str, Any] | None = None) -> Config:
@@ -43,11 +41,17 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
             raise UserError("--resume needs --logdir=FOLDER of the run to go on with")
         run = RunDirectory(values.logdir)
         if run.config.exists():
-            return dataclasses.replace(run.read_config(), **explicit)
+            saved = run.read_config()
+            if saved.agent != values.agent:
+                raise UserError(
+                    f"--agent={values.agent}: --logdir={run.path} holds a run of {saved.agent}; leave the flag out"
+                )
+            run.check_resumable()
+            return dataclasses.replace(saved, **explicit)
     preset = values.preset
     if preset == "auto":
-        preset = auto_preset(explicit.get("env", Config.env))
-    return make_config(preset, explicit)
+        preset = auto_preset(values.agent, explicit.get("env", Config.env))
+    return make_config(values.agent, preset, explicit)
 
 
 def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:

@@ -103,7 +103,7 @@ def _compare(call: Call) -> int:
         num_seeds=values.seeds,
         games=values.games,
     )
-    spec, _ = preflight.resolve(config)
+    spec = preflight.resolve(config)
     for trial in comparison.trials():
         preflight.check_replay_memory(trial.config, spec, trial.config.num_workers)
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))

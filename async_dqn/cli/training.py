@@ -22,15 +22,13 @@ def _baseline(call: Call) -> int:
     from async_dqn.roles import baseline
     from async_dqn.run import build, preflight
 
-    problem = build.make_problem(config)
-    memory = preflight.check_replay_memory(config, problem.spec, 1)
+    agent = build.make_agent(config)
+    memory = preflight.check_replay_memory(config, agent.spec, 1)
     run.create()
-    Progress().say(f"run directory: {run.path}\n{memory}")
+    Progress().say("\n".join(filter(None, [f"run directory: {run.path}", memory])))
     plain = values.progress == "plain"
     with run.claimed(Progress().say):
-        code = baseline.run_baseline(
-            config, problem, run, resume=values.resume, plain=plain, should_stop=signals.install()
-        )
+        code = baseline.run_baseline(agent, run, resume=values.resume, plain=plain, should_stop=signals.install())
     Progress().say(_how_to_watch(run))
     return code
 
@@ -44,8 +42,9 @@ def _local(call: Call) -> int:
     from async_dqn.roles import local
     from async_dqn.run import preflight
 
-    spec, _ = preflight.resolve(config)
-    Progress().say(preflight.check_replay_memory(config, spec, config.num_workers))
+    memory = preflight.check_replay_memory(config, preflight.resolve(config), config.num_workers)
+    if memory:
+        Progress().say(memory)
     run.create()
     with run.claimed(Progress().say) as inherited:
         code = local.run_local(
@@ -114,11 +113,11 @@ def _worker(call: Call) -> int:
     from async_dqn.roles import worker
     from async_dqn.run import build, preflight
 
-    problem = build.make_problem(config)
-    memory = preflight.check_replay_memory(config, problem.spec, 1)
+    agent = build.make_agent(config, index)
+    memory = preflight.check_replay_memory(config, agent.spec, 1)
     run.create()
-    Progress().say(f"run directory {run.path}; {memory}")
-    return worker.run_worker(config, problem, run, spec, index, resume=values.resume, should_stop=should_stop)
+    Progress().say("; ".join(filter(None, [f"run directory {run.path}", memory])))
+    return worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
 
 
 def _ps(call: Call) -> int:

@@ -18,11 +18,14 @@ import tensorflow as tf
 from async_dqn.store.base import Counters
 
 _C = len(Counters._fields)
-_CLAIMED, _STEPS, _UPDATES, _DROPPED = map(Counters._fields.index, ("claimed_steps", "env_steps", "updates", "dropped"))
+_CLAIMED, _STEPS, _MINIBATCHES, _UPDATES, _DROPPED, _REFRESHES, _STOPPED = map(
+    Counters._fields.index,
+    ("claimed_steps", "env_steps", "minibatches", "updates", "dropped", "target_refreshes", "stopped"),
+)
 _MAXIMA = tuple(map(Counters._fields.index, ("staleness_max", "stopped")))
 _RUN_ID, _GENERATION, _SETTINGS_ID = _C, _C + 1, _C + 2
-_TOKEN, _STATE, _TICKET, _GRANTED, _OUTSTANDING, _STARTS, _UPDATES_BEFORE = range(_C, _C + 7)
-WIDTH = _C + 7
+_TOKEN, _STATE, _TICKET, _GRANTED, _OUTSTANDING, _STARTS, _UPDATES_BEFORE, _REFRESHED = range(_C, _C + 8)
+WIDTH = _C + 8
 _SEATS = 2  # the row of worker 0
 
 
@@ -91,6 +94,7 @@ class Counted(NamedTuple):
     updates_before: tf.Tensor  # updates of the run when the ticket was first seen, scalar
     is_seated: tf.Tensor  # whether the sender still holds its seat, scalar bool
     may_apply: tf.Tensor  # whether an update sent along is new, and fresh enough to be applied, scalar bool
+    refreshes: tf.Tensor  # whether a target refresh is due by these counts, scalar bool
 
 
 class LedgerOperations:
@@ -110,11 +114,12 @@ class LedgerOperations:
         counts: tf.Tensor,
         computed_on: tf.Tensor,
         budget: int,
+        target_period: int,
         max_staleness: int,
     ) -> Counted:
-        """Graph form of `parameters.advance` for one worker; counted once however often a ticket is sent.
+        """Graph form of `store.base.advance` for one worker; counted once however often a ticket is sent.
 
-        A ticket that was seen changes nothing and is told the same grant again. An update (`counts` with updates of 1)
+        A ticket that was seen changes nothing and is told the same again. An update (`counts` with updates of 1)
         that was computed on parameters more than `max_staleness` updates old is dropped, and counted as such.
         """
 
@@ -131,11 +136,14 @@ class LedgerOperations:
             num_updates = asked[_UPDATES]
             asked[_UPDATES] = tf.where(is_fresh, num_updates, 0)
             asked[_DROPPED] += num_updates - asked[_UPDATES]
-            ceiling = tf.where(
-                before[Counters._fields.index("stopped")] > 0, before[_CLAIMED], tf.maximum(before[_CLAIMED], budget)
-            )
+            ceiling = tf.where(before[_STOPPED] > 0, before[_CLAIMED], tf.maximum(before[_CLAIMED], budget))
             claimed = tf.minimum(before[_CLAIMED] + asked[_CLAIMED], ceiling)
             asked[_CLAIMED] = claimed - before[_CLAIMED]
+            asked[_REFRESHES] = tf.zeros([], tf.int64)
+            if target_period:
+                minibatches = before[_MINIBATCHES] + asked[_MINIBATCHES]
+                is_due = minibatches // target_period > before[_MINIBATCHES] // target_period
+                asked[_REFRESHES] = tf.cast(is_due, tf.int64)
             after, own = _added(before, asked), _added(seat[:_C], asked)
             receipt = tf.stack(
                 [
@@ -146,6 +154,7 @@ class LedgerOperations:
                     seat[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS],
                     seat[_STARTS],
                     tf.where(is_new, before[_UPDATES], seat[_UPDATES_BEFORE]),
+                    tf.where(is_new, asked[_REFRESHES], seat[_REFRESHED]),
                 ]
             )
             rows = _replaced(rows, worker, tf.concat([after, world[_C:]], 0), tf.concat([own, receipt], 0))
@@ -157,6 +166,7 @@ class LedgerOperations:
                     tf.identity(receipt[_UPDATES_BEFORE - _C]),
                     tf.identity(is_seated),
                     is_new & is_fresh,
+                    is_seated & (receipt[_REFRESHED - _C] > 0),
                 )
 
         return Counted(*self._execute(body))
@@ -171,7 +181,7 @@ class LedgerOperations:
         def seat(old: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
             taken = tf.constant([token, SeatState.ACTIVE, 0, 0, 0], tf.int64)
             starts = old[_STARTS] + tf.where(tf.equal(old[_TOKEN], token), tf.zeros_like(is_start), is_start)
-            joined = tf.concat([old[:_C], taken, [starts, 0]], 0)
+            joined = tf.concat([old[:_C], taken, [starts, 0, 0]], 0)
             return tf.where(rows[0][_GENERATION] > 0, joined, old)
 
         return self._reseat(worker, seat)

@@ -5,7 +5,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,19 @@ from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.nn.aligned import aligned_empty
-from async_dqn.nn.optimizers import Optimizer
-from async_dqn.store.base import Counters, EpisodeReport, Pulled, Standing, WorkerStatus, check_state, initial_state
+from async_dqn.nn.module import Module
+from async_dqn.store.base import (
+    Counters,
+    EpisodeReport,
+    Pulled,
+    Standing,
+    Update,
+    WorkerStatus,
+    check_state,
+    counter_state,
+    initial_state,
+    saved_counters,
+)
 
 _PATIENCE = 15.0  # seconds after which a step counts as lost
 
@@ -50,7 +61,7 @@ class _Counted(NamedTuple):
 
 
 class RemoteParameterStore:
-    """The shared global network, seen from one worker.
+    """The shared global networks, seen from one worker.
 
     Args:
       target: the worker's own server, `server.target`.
@@ -58,6 +69,8 @@ class RemoteParameterStore:
       strategy: this worker's `ParameterServerStrategy`; it places the variables on the parameter servers.
       worker: this worker's task index.
       token: this process's, from `new_token`.
+      modules: the networks, with the optimizers that the parameter servers apply pushes with.
+      target_period: minibatches between two refreshes of the targets; 0: there are none.
       max_staleness: updates that are older are dropped; 0: none.
       wire_dtype: what updates and pulled parameters travel in: float32 or bfloat16. Targets are always float32.
       may_share_memory: whether `push_pull` goes through memory shared with each ps that is on this host, if the wire
@@ -76,9 +89,9 @@ class RemoteParameterStore:
         strategy: Any,
         worker: int,
         token: int,
-        num_parameters: int,
-        optimizer: Optimizer,
+        modules: Sequence[Module],
         total_steps: int,
+        target_period: int,
         max_staleness: int,
         deadline: float,
         warn: Callable[[str], None],
@@ -86,10 +99,9 @@ class RemoteParameterStore:
         may_share_memory: bool = True,
         should_stop: Callable[[], bool] = lambda: False,
     ):
-        self.num_parameters = num_parameters
+        self.modules = modules
         self.total_steps = total_steps
         self._worker, self._token, self._max_staleness = worker, token, max_staleness
-        self._optimizer = optimizer
         self._deadline = deadline
         self._spec = spec
         self._nodes = ParameterGraph(
@@ -97,16 +109,16 @@ class RemoteParameterStore:
             strategy,
             worker=worker,
             token=token,
-            num_parameters=num_parameters,
-            optimizer=optimizer,
+            modules=modules,
             budget=total_steps,
+            target_period=target_period,
             max_staleness=max_staleness,
             wire_dtype=wire_dtype,
         )
         self._wire_dtype = tf.as_dtype(wire_dtype).as_numpy_dtype
-        self._bounds = np.cumsum([0, *self._nodes.sizes])
         self._may_share_memory = may_share_memory and wire_dtype == "float32"
-        self._segments: list[shared_memory.Segment | None] | None = None  # None: not asked for since they were dropped
+        # By module, then one for each ps; None: not asked for since they were dropped.
+        self._segments: dict[str, list[shared_memory.Segment | None]] | None = None
         self._warn = warn
         self._lock = threading.RLock()
         self._tickets = itertools.count(1)
@@ -159,15 +171,21 @@ class RemoteParameterStore:
             }
             found: list[Any] = []
             try:
-                values = self._run([*self._nodes.counted, *others], counting | (feed or {}))
-                counted, found = self._parse_count(values), values[len(self._nodes.counted) :]
+                values = self._run(
+                    [*(self._nodes.counted if others else self._counting()), *others], counting | (feed or {})
+                )
+                counted, found = self._parse_count(values), values[len(self._nodes.counted) :] if others else []
             except LostStep:
-                counted = self._parse_count(self._run_again(self._nodes.counted, counting))
+                counted = self._parse_count(self._run_again(self._counting(), counting))
                 counted = counted._replace(before=self._before(counted, counts, computed_on))
             if not counted.is_seated:
                 self._explain_refusal()
             del self._unsettled[ticket]
         return counted, found
+
+    def _counting(self) -> list[Any]:
+        """What a step fetches that only counts: it makes the target refresh, too, that may be due by its counts."""
+        return [*self._nodes.counted, *(nodes.refreshed for nodes in self._nodes.modules.values())]
 
     @staticmethod
     def _parse_count(values: list[Any]) -> _Counted:
@@ -197,8 +215,8 @@ class RemoteParameterStore:
         reason = "another process has taken its place" if state is SeatState.ACTIVE else "its lease ran out"
         raise RunError(f"worker {self._worker}: {reason} while it stood still; the run has gone on without it")
 
-    def _split(self, flat: np.ndarray) -> list[np.ndarray]:
-        return [flat[start:end] for start, end in zip(self._bounds, self._bounds[1:], strict=False)]
+    def _split(self, module: str, flat: np.ndarray) -> list[np.ndarray]:
+        return np.split(flat, np.cumsum(self._nodes.modules[module].sizes)[:-1])
 
     # Who takes part.
 
@@ -270,7 +288,7 @@ class RemoteParameterStore:
                     self._nodes.ticket: ticket,
                     self._nodes.computed_on: 0,
                 }
-                counted = self._parse_count(self._run_again(self._nodes.counted, feed))
+                counted = self._parse_count(self._run_again(self._counting(), feed))
                 if not counted.is_seated:
                     self._explain_refusal()
                 del self._unsettled[ticket]
@@ -299,77 +317,102 @@ class RemoteParameterStore:
         seats = [WorkerStatus(seat.state.name.lower(), seat.starts, seat.counters) for seat in ledger.seats]
         return Standing(ledger.counters, seats)
 
-    def initialize(self, online: np.ndarray) -> None:
-        self.restore(initial_state(online, self._optimizer))
+    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
+        self.restore(initial_state(online, self.modules))
 
     def pull(self) -> Pulled:
-        counters, *shards = self._run_again([self._nodes.counters, *self._nodes.pull])
-        return self._pulled(shards, Counters(*map(int, counters)))
+        nodes = self._nodes.modules
+        counters, shards = self._run_again([self._nodes.counters, {name: one.pull for name, one in nodes.items()}])
+        return Pulled({name: _join(one) for name, one in shards.items()}, Counters(*map(int, counters)))
 
-    @staticmethod
-    def _pulled(shards: list[np.ndarray], counters: Counters) -> Pulled:
-        return Pulled(_join(shards), counters)
+    def pull_target(self) -> dict[str, np.ndarray]:
+        nodes = self._nodes.modules
+        shards = self._run_again({name: one.read_target for name, one in nodes.items() if one.target})
+        return {name: _join(one) for name, one in shards.items()}
 
-    def pull_target(self) -> np.ndarray:
-        return _join(self._run_again(self._nodes.pull_target))
-
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
-        feed = self._updating(update, learning_rate)
-        counted, _ = self._count(counts, self._nodes.push, feed=feed, computed_on=computed_on)
+    def push(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> Counters:
+        feed: dict[tf.Tensor, Any] = {}
+        fetches = []
+        for name, nodes in self._nodes.modules.items():
+            if name in updates:
+                feed |= self._updating(name, updates[name])
+            fetches.append(nodes.pushed if name in updates else nodes.refreshed)
+        counted, _ = self._count(counts, fetches, feed=feed, computed_on=computed_on)
         return counted.before
 
-    def push_pull(
-        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
-    ) -> tuple[Counters, Pulled]:
-        nodes = self._nodes
+    def push_pull(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
         with self._lock:
             segments = self._share_memory()
-            feed, fetches = self._updating(update, learning_rate), list(nodes.pull_applied)
-            for k, segment in enumerate(segments):
-                if segment:
-                    turn = segment.put(feed.pop(nodes.updates[k]))
-                    feed |= {nodes.segments[k]: segment.address, nodes.turns[k]: turn}
-                    fetches[k] = nodes.exchange[k]
-            counted, found = self._count(counts, *fetches, feed=feed, computed_on=computed_on)
+            feed: dict[tf.Tensor, Any] = {}
+            pulls: dict[str, list[tf.Tensor]] = {}
+            operations: list[Any] = []
+            for name, nodes in self._nodes.modules.items():
+                if name not in updates:
+                    operations += nodes.refreshed
+                    continue
+                feed |= self._updating(name, updates[name])
+                pulls[name] = list(nodes.pull_pushed)
+                for k, segment in enumerate(segments[name]):
+                    operations.append(nodes.exchanged[k] if segment else nodes.pushed[k])
+                    if segment:
+                        turn = segment.put(feed.pop(nodes.updates[k]))
+                        feed |= {nodes.segments[k]: segment.address, nodes.turns[k]: turn}
+                        pulls[name][k] = nodes.exchange[k]
+            counted, found = self._count(counts, pulls, operations, feed=feed, computed_on=computed_on)
             if not found:
                 self._unshare_memory()  # the step that was lost may still be at work there
-                return counted.before, self.pull()
-            shards = [segment.pulled[one] if segment else one for segment, one in zip(segments, found, strict=True)]
-            return counted.before, self._pulled(shards, counted.after)
+                pulled = self.pull()
+                return counted.before, pulled._replace(online={name: pulled.online[name] for name in updates})
+            online = {
+                name: _join(
+                    [at.pulled[one] if at else one for at, one in zip(segments[name], found[0][name], strict=True)]
+                )
+                for name in updates
+            }
+            return counted.before, Pulled(online, counted.after)
 
-    def _updating(self, update: np.ndarray, learning_rate: float) -> dict[tf.Tensor, Any]:
-        shards = self._split(update.astype(self._wire_dtype, copy=False))
-        return dict(zip(self._nodes.updates, shards, strict=True)) | {self._nodes.learning_rate: learning_rate}
+    def _updating(self, module: str, update: Update) -> dict[tf.Tensor, Any]:
+        nodes = self._nodes.modules[module]
+        shards = self._split(module, update.value.astype(self._wire_dtype, copy=False))
+        return dict(zip(nodes.updates, shards, strict=True)) | {nodes.rate: update.rate}
 
-    def _share_memory(self) -> list[shared_memory.Segment | None]:
-        """One for each ps, None where none is shared, be it for now."""
+    def _share_memory(self) -> dict[str, list[shared_memory.Segment | None]]:
+        """One for each module and ps, None where none is shared, be it for now."""
         if self._segments is None and self._may_share_memory:
             with contextlib.suppress(Outage):  # which is for the caller to meet, once what it counts is in the books
                 self._segments = self._try_to_share()
-        return self._segments or [None] * self._spec.num_ps
+        return self._segments or self._nothing_shared()
 
-    def _try_to_share(self) -> list[shared_memory.Segment | None]:
+    def _nothing_shared(self) -> dict[str, list[shared_memory.Segment | None]]:
+        return {name: [None] * self._spec.num_ps for name in self._nodes.modules}
+
+    def _try_to_share(self) -> dict[str, list[shared_memory.Segment | None]]:
+        modules = self._nodes.modules
         try:
-            made = [shared_memory.Segment(size) for size in self._nodes.sizes]
+            made = {name: [shared_memory.Segment(size) for size in nodes.sizes] for name, nodes in modules.items()}
         except OSError as error:
-            self._warn(f"no memory is shared ({error.strerror}): all trips go over the network")
-            return [None] * self._spec.num_ps
-        feed = {node: segment.address for node, segment in zip(self._nodes.segments, made, strict=True)}
-        found = self._run_again(self._nodes.reaches, feed)
-        far = [str(k) for k, is_reached in enumerate(found) if not is_reached]
+            self._warn(f"no memory is shared ({error.strerror}): parameters go over the network")
+            return self._nothing_shared()
+        feed = {
+            node: segment.address
+            for name, nodes in modules.items()
+            for node, segment in zip(nodes.segments, made[name], strict=True)
+        }
+        found = self._run_again({name: nodes.reaches for name, nodes in modules.items()}, feed)
+        far = sorted({k for reached in found.values() for k, is_reached in enumerate(reached) if not is_reached})
         if far:
-            self._warn(f"no memory is shared with ps {', '.join(far)}: trips there go over the network")
-        return [one if is_reached else None for one, is_reached in zip(made, found, strict=True)]
+            self._warn(f"no memory is shared with ps {', '.join(map(str, far))}: parameters go there over the network")
+        return {
+            name: [one if is_reached else None for one, is_reached in zip(made[name], found[name], strict=True)]
+            for name in modules
+        }
 
     def _unshare_memory(self) -> None:
         """Nobody finds the segments any more; the next that are shared are new ones."""
-        for segment in filter(None, self._segments or []):
-            segment.close()
+        for segment in itertools.chain(*(self._segments or {}).values()):
+            if segment:
+                segment.close()
         self._segments = None
-
-    def refresh_target(self) -> None:
-        self._run_again(self._nodes.refresh)
-        self.add_counts(Counters(target_refreshes=1))
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         if wanted and counts.claimed_steps:  # what is given back comes first, and may be granted again
@@ -394,30 +437,37 @@ class RemoteParameterStore:
         return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
 
     def state(self) -> dict[str, np.ndarray]:
-        fetches = [self._nodes.counters, self._nodes.read_online, self._nodes.pull_target, self._nodes.read_slots]
-        counters, online, target, slots = self._run_again(fetches)
-        state = {"online": np.concatenate(online), "target": np.concatenate(target), "counters": counters}
-        for name, value in self._optimizer.initial_slots(self.num_parameters).items():
-            shards = [shard[name] for shard in slots]
-            state[f"slot/{name}"] = np.concatenate(shards) if value.shape == (self.num_parameters,) else shards[0]
+        modules = self._nodes.modules
+        read = {name: [nodes.read_online, nodes.read_target, nodes.read_slots] for name, nodes in modules.items()}
+        counters, shards = self._run_again([self._nodes.counters, read])
+        state = counter_state(Counters(*map(int, counters)))
+        for module in self.modules:
+            online, target, slots = shards[module.name]
+            state[f"{module.name}/online"] = np.concatenate(online)
+            if module.has_target:
+                state[f"{module.name}/target"] = np.concatenate(target)
+            for name, value in module.optimizer.initial_slots(module.size).items():
+                parts = [shard[name] for shard in slots]
+                is_sharded = value.shape == (module.size,)
+                state[f"{module.name}/slot/{name}"] = np.concatenate(parts) if is_sharded else parts[0]
         return state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        check_state(state, self.num_parameters, self._optimizer)
-        values: dict[str, np.ndarray] = {}
-        for k in range(self._spec.num_ps):
-            values[f"online_{k}"] = self._split(state["online"])[k]
-            values[f"target_{k}"] = self._split(state["target"])[k]
-            for name in self._nodes.slots[k]:
-                value = state[f"slot/{name}"]
-                values[f"{name}_{k}"] = self._split(value)[k] if len(value) == self.num_parameters else value
-        feed = {self._nodes.assign[name][0]: value for name, value in values.items()}
-        counters = Counters(*map(int, state["counters"]))
+        check_state(state, self.modules)
+        feed: dict[tf.Tensor, Any] = {}
+        operations = []
+        for name, assignments in self._nodes.assign.items():
+            module = name.partition("/")[0]
+            is_sharded = np.shape(state[name]) == (sum(self._nodes.modules[module].sizes),)
+            shards = self._split(module, state[name]) if is_sharded else [state[name]] * len(assignments)
+            for (value, operation), shard in zip(assignments, shards, strict=True):
+                feed[value] = shard
+                operations.append(operation)
         # While generation is 0 nobody's counts or updates are taken, and nobody can join. Set last: who sees the
         # ledger sees everything.
         self._write_ledger(Counters(), generation=0)
-        self._run_again([operation for _, operation in self._nodes.assign.values()], feed)
-        self._write_ledger(counters, generation=new_token())
+        self._run_again(operations, feed)
+        self._write_ledger(saved_counters(state), generation=new_token())
 
     def _write_ledger(self, counters: Counters, *, generation: int) -> None:
         num_workers = self._spec.num_workers

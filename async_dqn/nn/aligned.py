@@ -1,5 +1,7 @@
 """Arrays whose memory a tensor can share, so that a minibatch is not copied from one to the other."""
 
+from __future__ import annotations
+
 import math
 import typing
 
@@ -25,7 +27,7 @@ def is_aligned(array: np.ndarray) -> bool:
     return bool(array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT == 0)
 
 
-def as_tensor(array: np.ndarray) -> "tf.Tensor":
+def as_tensor(array: np.ndarray) -> tf.Tensor:
     """The array as a tensor on the CPU: what is written into the one is in the other.
 
     So the array may change only while no TensorFlow function is reading the tensor.

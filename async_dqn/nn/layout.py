@@ -1,5 +1,7 @@
 """Where the arrays of a network lie in its one flat float32 vector."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 

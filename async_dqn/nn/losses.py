@@ -1,5 +1,7 @@
 """Losses as pure, batch-first functions of tensors. B is the batch, A the number of actions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,5 +1,7 @@
 """Networks as pairs of pure functions: `init(rng)` gives named arrays, `apply(params, observation)` named outputs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -4,6 +4,8 @@ The same `apply` runs on a worker's own variables (eager, inside a `tf.function`
 (graph, placed beside the shard), so a gradient means the same thing wherever it is applied.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -1,204 +1,136 @@
-"""What the baseline and every worker do: run one agent, keep its own metrics and snapshots, report its games."""
+"""One agent at work: it acts, gathers experience and learns from it."""
 
-import collections
-import gc
-import threading
-import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from async_dqn.base.cycle import PARTS
-from async_dqn.envs import registry
-from async_dqn.run import build
-from async_dqn.run.csv_log import EPISODE_FIELDS, CsvWriter
-from async_dqn.run.directory import RunDirectory
-from async_dqn.run.loop import Tick, run_loop
-from async_dqn.run.metrics import TensorBoardWriter
-from async_dqn.run.snapshots import Snapshots
-from async_dqn.settings.config import Config
-from async_dqn.store.base import EpisodeReport
+from async_dqn.agents.base import Agent
+from async_dqn.base.types import StepResult
+from async_dqn.data.experience import Outputs, Step
+from async_dqn.envs.frame_stack import FrameStack
+from async_dqn.run.learner import Learner
 from async_dqn.store.client import ParameterClient
-from async_dqn.system.process_meter import METER_FIELDS, ProcessMeter
 
-# Vector steps that a worker claims at once: few enough to share out the end of a run, many enough to cost nothing.
-_CLAIM = 16
-_REPORT_PERIOD = 0.5  # seconds between two reports of finished games
-
-_FIELDS = (
-    "wall_seconds",
-    "env_steps",
-    "minibatches",
-    "episodes",
-    "staleness_mean",
-    "staleness_max",
-    "stalenesses",
-    "steps_per_second",
-    *(f"seconds_{part}" for part in PARTS),
-    *METER_FIELDS,
-)
-
-
-class Duties(Protocol):
-    """What else this process has to do, step by step."""
-
-    def tick(self) -> None: ...
-
-
-class WorkerMetrics:
-    """One worker's own metrics.csv and episodes.csv, and the way of its games to the chief."""
-
-    def __init__(
-        self,
-        config: Config,
-        run: RunDirectory,
-        worker: int,
-        client: ParameterClient,
-        totals: Mapping[str, int],
-        say: Callable[[str], None],
-    ):
-        self._worker, self._client = worker, client
-        self._metrics = CsvWriter(run.worker(worker) / "metrics.csv", _FIELDS, say)
-        self._episodes = CsvWriter(run.worker(worker) / "episodes.csv", EPISODE_FIELDS, say)
-        self._pending: list[EpisodeReport] = []
-        self._num_steps, self._num_episodes = totals.get("env_steps", 0), totals.get("episodes", 0)
-        client.own_minibatches = totals.get("minibatches", 0)
-        self._log_period = config.log_period
-        self._started = self._logged_at = self._reported_at = time.monotonic()
-        self._logged_steps = self._num_steps
-        self._meter = ProcessMeter()
-        self._tensorboard = TensorBoardWriter(run.tensorboard / f"worker-{worker}")
-        self._cycle = client.clock.seconds()
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """What this worker has done, a process that it was before included."""
-        return {
-            "env_steps": self._num_steps,
-            "minibatches": self._client.own_minibatches,
-            "episodes": self._num_episodes,
-        }
-
-    def consume(self, tick: Tick) -> None:
-        """Takes in one step."""
-        self._num_steps += tick.num_steps
-        for episode in tick.episodes:
-            self._num_episodes += 1
-            report = EpisodeReport(
-                self._worker, episode.episode_return, episode.length, self._client.env_steps, time.time()
-            )
-            self._pending.append(report)
-            self._episodes.write(report._asdict() | {"time": f"{report.time:.3f}"})
-        now = time.monotonic()
-        if now - self._reported_at >= _REPORT_PERIOD:
-            self.report()
-            self._reported_at = now
-        if now - self._logged_at >= self._log_period:
-            self.log()
-
-    def report(self) -> None:
-        """Hands the games that ended since the last call to the chief."""
-        if self._pending:
-            self._client.report_episodes(self._pending)
-            self._pending = []
-
-    def forget(self) -> None:
-        """Drops the games that have not been handed on: the run was put back to before they were played."""
-        self._pending = []
-
-    def log(self) -> None:
-        """Writes one row."""
-        now = time.monotonic()
-        stalenesses, cycle = self._client.stalenesses, self._client.clock.seconds()
-        of_interval = {
-            "staleness_mean": float(np.mean(stalenesses)) if stalenesses else float("nan"),
-            "staleness_max": max(stalenesses, default=0),
-            "steps_per_second": (self._num_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
-            **self._meter.read(),
-        }
-        seconds = {f"seconds_{part}": value for part, value in cycle.items()}
-        counts = " ".join(f"{value}:{times}" for value, times in sorted(collections.Counter(stalenesses).items()))
-        row = {"wall_seconds": now - self._started, "stalenesses": counts, **self.totals, **of_interval, **seconds}
-        self._metrics.write(row)
-        spent = {part: cycle[part] - self._cycle[part] for part in cycle}
-        shares = {f"cycle_percent/{part}": 100 * value / sum(spent.values()) for part, value in spent.items()}
-        self._tensorboard.write(of_interval | shares, self._client.env_steps)
-        self._cycle = cycle
-        stalenesses.clear()
-        self._logged_at, self._logged_steps = now, self._num_steps
-
-    def close(self) -> None:
-        """Ends the files."""
-        self._metrics.close()
-        self._episodes.close()
-        self._tensorboard.close()
+_SLOT = "slot/"
 
 
 class ActorLearner:
-    """One agent with its environments, its replay and its files, built and brought to where it last stood.
+    """Acts in N environments on this worker's copy of the networks, and learns.
+
+    Attributes:
+      agent: the algorithm.
+      experience: what it learns from.
 
     Args:
-      worker: task index.
-      client: started already.
-      run_id: the run that it belongs to.
-      say: takes a line on what was found or went wrong.
+      client: this worker's copy of the parameters and its way to the global ones.
+      seeds: of its random numbers.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        problem: build.Problem,
-        run: RunDirectory,
-        *,
-        worker: int,
-        client: ParameterClient,
-        run_id: int,
-        num_threads: int,
-        say: Callable[[str], None],
-    ):
-        self.client = client
-        self._overlap_steps = config.overlap_steps
-        replay = build.make_replay(config, problem)
-        agent_seeds, environment_seed = build.make_seeds(config, worker, client.env_steps)
-        self.agent = build.make_agent(config, problem, client, replay, worker=worker, seeds=agent_seeds)
-        self._snapshots = Snapshots(config, run, worker, run_id=run_id, agent=self.agent, replay=replay, say=say)
-        saved_seed, totals = self._snapshots.load()
-        seed = environment_seed if saved_seed is None else saved_seed
-        self._env = registry.make_vector_env(problem.spec, config.envs_per_worker, seed, num_threads)
-        self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
-        self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
-        gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
+    def __init__(self, agent: Agent, client: ParameterClient, seeds: np.random.SeedSequence):
+        config, spec = agent.config, agent.spec
+        self.agent = agent
+        self._client = client
+        self._rng = np.random.default_rng(seeds)
+        self._frame_stack = FrameStack(
+            config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
+        )
+        self._observation = np.empty(0)  # [N, ...]
+        self._stacked = np.empty(0)  # [N, S, ...]
+        self._outputs: Outputs = {}
+        self._apply = self._make_apply()
+        self.experience = agent.make_experience(config.envs_per_worker, self.evaluate)
+        self._learner = Learner(
+            agent,
+            client,
+            self.experience,
+            max_gradient_norm=config.max_gradient_norm,
+            rng=self._rng,
+            seed=int(seeds.generate_state(1)[0]),
+        )
 
-    def run(self, duties: Duties, should_stop: threading.Event) -> None:
-        """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.
+    def _make_apply(self) -> tf.types.experimental.ConcreteFunction:
+        agent, client, spec = self.agent, self._client, self.agent.spec
+        signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
 
-        Raises Outage, after which it may be called again.
+        @tf.function(autograph=False, input_signature=signature)
+        def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
+            params = {
+                module.name: module.layout.unflatten(client.online[module.name].read_value())
+                for module in agent.modules
+            }
+            return agent.apply(params, stacked)
+
+        return apply.get_concrete_function()
+
+    def evaluate(self, stacked: np.ndarray) -> Outputs:
+        """The outputs {head: [N, ...]} of this worker's copy on stacked observations [N, S, ...]."""
+        return {name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()}
+
+    def reset(self, observation: np.ndarray) -> None:
+        """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""
+        self.experience.truncate()
+        self._observation = observation
+        self._stacked = self._frame_stack.reset(observation)
+
+    def act(self) -> np.ndarray:
+        """Actions [N] for where the environments stand."""
+        self._outputs = self.evaluate(self._stacked)
+        return self.agent.act(self._outputs, self._rng, self._client.env_steps)
+
+    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:
+        """Takes in what one step of all environments gave, `num_steps` of which count."""
+        rewards = np.clip(result.reward, -1, 1) if self.agent.config.clip_rewards else result.reward
+        step = Step(
+            self._observation,
+            self._stacked,
+            actions,
+            self._outputs,
+            rewards,
+            result.terminated,
+            result.truncated,
+            result.next_observation,
+        )
+        self.experience.add(step, num_steps)
+        self._observation = result.observation
+        self._stacked = self._frame_stack.push(result.observation, result.terminated | result.truncated)
+
+    def learn(self) -> None:
+        """Computes the minibatches that are due."""
+        self._learner.learn()
+
+    def metrics(self) -> dict[str, float]:
+        """The agent's own columns of metrics.csv and the loss, of the time since the last call."""
+        row = dict.fromkeys(self.agent.metrics, float("nan"))
+        return row | self._learner.take_statistics() | self.agent.schedules(self._client.env_steps)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
+        arrays, values = self.experience.state()
+        slots = {f"{_SLOT}{name}": value for name, value in self._client.slots().items()}
+        return arrays | slots | {"observation": self._observation, "stacked": self._stacked}, {
+            "rng": self._rng.bit_generator.state,
+            "has_learned": self._learner.has_learned,
+            "experience": values,
+        }
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, in_episode: bool) -> None:
+        """Puts `state()` back.
+
+        Args:
+          in_episode: environments and replay stand exactly where they stood then, so that no `reset` follows.
+
+        Raises:
+          ValueError: it is the state of another agent.
         """
-        ticks = run_loop(self.agent, self._env, self.client, claim=_CLAIM, overlap_steps=self._overlap_steps)
-        try:
-            for tick in ticks:
-                self._metrics.consume(tick)
-                duties.tick()
-                self._snapshots.tick(self._metrics.totals)
-                if should_stop.is_set():
-                    break
-        finally:
-            ticks.close()
-        self._metrics.report()
-        self.client.finish()
-
-    def forget_games(self) -> None:
-        """Drops the games that the chief has not heard of, as the run no longer contains their steps."""
-        self._metrics.forget()
-
-    def save(self, deadline: float) -> None:
-        """Brings everything to disk, within `deadline` seconds."""
-        self._metrics.log()
-        self._snapshots.finish(self._metrics.totals, deadline)
-
-    def close(self) -> None:
-        """Frees the environments and their threads."""
-        self._metrics.close()
-        self.agent.close()
-        self._env.close()
+        slots = {name.removeprefix(_SLOT): array for name, array in arrays.items() if name.startswith(_SLOT)}
+        self._client.restore_slots(slots)
+        self._rng.bit_generator.state = values["rng"]
+        if in_episode:  # else its experience may be gone, and there is nothing to learn from
+            self.experience.restore(arrays, values["experience"])
+            self._learner.has_learned = values["has_learned"]
+            self._observation = arrays["observation"]
+            self._stacked = self._frame_stack.restore(arrays["stacked"])

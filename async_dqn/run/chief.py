@@ -1,4 +1,4 @@
-"""What one process of a run does for all: target refreshes, global metrics, checkpoints, the decision to stop."""
+"""What one process of a run does for all: global metrics, checkpoints, the decision to stop."""
 
 import concurrent.futures
 import itertools
@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from async_dqn.agents.dqn import DQN
 from async_dqn.base.background import Background
 from async_dqn.run import checkpoints
-from async_dqn.run.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter, rewind, rows
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.csv_log import CsvWriter, rewind, rows
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.metrics import EpisodeTracker, RateTracker, TensorBoardWriter
+from async_dqn.run.metrics import EPISODE_FIELDS, EpisodeTracker, RateTracker, TensorBoardWriter, metric_fields
 from async_dqn.run.progress import Progress, progress_line
+from async_dqn.run.resume import STORE
 from async_dqn.run.tensorboard_layout import layout
-from async_dqn.settings.config import Config
-from async_dqn.store.base import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus
+from async_dqn.store.base import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus, saved_counters
 from async_dqn.store.client import ParameterClient
 
 _SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
@@ -43,10 +43,9 @@ class Chief:
     """Worker 0's second job, also the baseline's.
 
     Args:
-      config, run: the settings, and where to write.
+      run: where to write.
       store: the global parameters.
-      client, agent: this process's own.
-      frame_skip: emulator frames an agent step.
+      client, actor_learner: this process's own.
       restored: plain values of the checkpoint that the run goes on from; None in a new run.
       is_live: the store has gone on since that checkpoint, so that what was written after it counts.
     """
@@ -54,19 +53,18 @@ class Chief:
     def __init__(
         self,
         *,
-        config: Config,
         run: RunDirectory,
         store: ParameterStore,
         client: ParameterClient,
-        agent: DQN,
-        frame_skip: int,
+        actor_learner: ActorLearner,
         progress: Progress,
         restored: Mapping[str, Any] | None,
         is_live: bool = False,
     ):
-        self._config, self._run, self._store = config, run, store
-        self._client, self._agent = client, agent
-        self._frame_skip = frame_skip
+        agent = actor_learner.agent
+        self._config, self._run, self._store = agent.config, run, store
+        self._client, self._actor_learner = client, actor_learner
+        self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
         self._progress = progress
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
@@ -75,8 +73,8 @@ class Chief:
         self._ps_recoveries = self._steps_lost = 0
         self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
-        self._tensorboard.write_layout(layout())
-        self._next_checkpoint = self._started + (config.checkpoint_period if is_live else 0.0)
+        self._tensorboard.write_layout(layout(agent.metrics))
+        self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
 
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
         """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
@@ -109,11 +107,9 @@ class Chief:
                 rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= counters.env_steps)
             except OSError as error:
                 self._progress.say(f"warning: rows that no longer count stay in place: {error}")
-        self._metrics = CsvWriter(run.metrics, METRIC_FIELDS, self._progress.say)
+        self._metrics = CsvWriter(run.metrics, metric_fields(self._agent_metrics), self._progress.say)
         self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
         self._rates = RateTracker(counters)
-        # A refresh that fell due while nobody was there to see to it is made up for; it may come a second time.
-        self._refreshed_at = restored.get("refreshed_at", counters.minibatches) if restored is not None else 0
         self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
         self._next_log = self._started + config.log_period
 
@@ -161,7 +157,6 @@ class Chief:
 
     def tick(self) -> None:
         """Does what is due; called after every step of the run loop."""
-        self._refresh_target()
         now = time.monotonic()
         if now >= self._next_log:
             self.log()
@@ -173,7 +168,7 @@ class Chief:
 
     def log(self) -> Counters:
         """Writes one row of global metrics and shows it. Gives the counters it was made from."""
-        counters, self._workers = self._store.check()  # first: who has lost the seat takes no games
+        counters, self._workers = self._store.check()  # first: who is no longer the chief takes no games
         for episode in self._store.take_episodes():
             self._num_episodes += 1
             self._tracker.add(episode, self.wall_seconds)
@@ -187,10 +182,9 @@ class Chief:
             "updates": counters.updates,
             "episodes": self._num_episodes,
             "mean_return_100": self._tracker.mean,
-            "epsilon": self._agent.epsilon,
-            "learning_rate": self._client.current_learning_rate(),
-            "loss": self._agent.take_loss(),
-        } | self._rates.rates(counters)
+            "learning_rate": float(self._client.rates()[0]),
+        }
+        row |= self._actor_learner.metrics() | self._rates.rates(counters)
         self._metrics.write(row)
         self._tensorboard.write(row, counters.env_steps)
         self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return))
@@ -201,7 +195,7 @@ class Chief:
     def save(self, exit_reason: str) -> None:
         """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
         state = self._store.state()
-        counters = Counters(*map(int, state["counters"]))
+        counters = saved_counters(state)
         is_finite = all(np.isfinite(array).all() for array in state.values())
         if is_finite:
             self._saved_steps = counters.env_steps
@@ -211,11 +205,10 @@ class Chief:
             "wall_seconds": self.wall_seconds,
             "clock": [_boot_id(), time.monotonic()],
             "num_episodes": self._num_episodes,
-            "refreshed_at": self._refreshed_at,  # in minibatches
             "episodes": self._tracker.state(),
             "faults": self._faults(),
         }
-        arrays = {f"store/{name}": array for name, array in state.items()} if is_finite else {}
+        arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
         summary = self.summary(counters, exit_reason)
         self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
 
@@ -237,7 +230,7 @@ class Chief:
         wall = max(self.wall_seconds, 1e-9)
         solved_at = self._tracker.solved_at or (None, None)
         faults = self._faults()
-        ended = exit_reason != "running"  # the chief leaves its seat after its last word
+        ended = exit_reason != "running"  # the chief leaves after its last word
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._frame_skip,
@@ -283,13 +276,6 @@ class Chief:
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
-
-    def _refresh_target(self) -> None:
-        minibatches = self._client.counters.minibatches
-        period = self._config.target_period
-        if minibatches // period > self._refreshed_at // period:
-            self._refreshed_at = minibatches
-            self._store.refresh_target()
 
 
 def _number(value: float) -> float | None:

@@ -13,23 +13,6 @@ from typing import Any
 
 import numpy as np
 
-EPISODE_FIELDS = ("time", "worker", "env_steps", "episode_return", "length")
-METRIC_FIELDS = (
-    "wall_seconds",
-    "env_steps",
-    "frames",
-    "minibatches",
-    "updates",
-    "episodes",
-    "mean_return_100",
-    "epsilon",
-    "learning_rate",
-    "loss",
-    "steps_per_second",
-    "minibatches_per_second",
-    "updates_per_second",
-    "staleness_mean",
-)
 _WARN_PERIOD = 60.0  # seconds
 _LONGEST_LINE = 1_024  # bytes; a row of metrics has some 200
 

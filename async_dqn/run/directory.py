@@ -15,11 +15,13 @@ from typing import Any, TextIO
 
 import psutil
 
+from async_dqn.agents.table import config_from_dict
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import read_regular, write_atomically
 from async_dqn.run import provenance
 from async_dqn.settings.config import Config
 
+FORMAT = 2  # of run directories; 1 had one network without a name, and counters by position
 _ENDING = 20.0  # seconds that processes may take to end once the command that started them was killed
 
 
@@ -150,6 +152,13 @@ class RunDirectory:
         except Exception:  # whatever json makes of content that may be anything
             return None
 
+    def agent_name(self) -> str | None:
+        """The agent that config.json names, if there is one to be read."""
+        try:
+            return str(json.loads(read_regular(self.config))["config"]["agent"])
+        except Exception:  # it may be anything
+            return None
+
     def has_failed(self) -> bool:
         """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
         return self.exit_reason().startswith("failed")
@@ -183,6 +192,7 @@ class RunDirectory:
     def write_config(self, config: Config, run_id: int) -> None:
         """Writes config.json: every setting, and what is needed to tell where a result came from."""
         described = {
+            "format": FORMAT,
             "run_id": run_id,
             "config": config.to_dict(),
             "versions": provenance.versions(),
@@ -204,7 +214,7 @@ class RunDirectory:
             described = json.loads(read_regular(self.config))
             if not isinstance(described, dict) or not isinstance(described.get("config"), dict):
                 raise ValueError('it holds no object "config"')
-            return Config.from_dict(described["config"])
+            return config_from_dict(_upgraded(described))
         except FileNotFoundError as error:
             raise UserError(f"--logdir={self.path} holds no run (no config.json); give the folder of one") from error
         except UserError as error:
@@ -212,9 +222,32 @@ class RunDirectory:
         except Exception as error:  # whatever json and the settings make of content that may be anything
             raise UserError(f"{self.config} cannot be read: {one_line(error)}") from error
 
+    def check_resumable(self) -> None:
+        """Raises UserError where the run here is of a format that can be played and exported, but not gone on with."""
+        try:
+            number = json.loads(read_regular(self.config)).get("format", 1)
+        except Exception:  # whatever json makes of it; `read_config` says what is wrong
+            return
+        if number != FORMAT:
+            raise UserError(
+                f"--resume: {self.path} is a run directory of format {one_line(number, 50)}, and this version goes on "
+                f"with format {FORMAT}; evaluate and export read it"
+            )
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
         write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+
+
+def _upgraded(described: dict[str, Any]) -> dict[str, Any]:
+    """The settings in config.json, whatever format it has. Raises UserError for one of the future."""
+    number = described.get("format", 1)
+    if number not in (1, FORMAT):
+        raise UserError(f"format {one_line(number, 50)}: this version reads run directories up to format {FORMAT}")
+    settings = dict(described["config"])
+    if number == 1 and settings.get("averages") == "auto":  # which there is no longer
+        del settings["averages"]
+    return settings
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

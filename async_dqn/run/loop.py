@@ -13,8 +13,8 @@ from async_dqn.store.client import ParameterClient
 _WAIT = 0.02  # seconds between two questions whether others have given steps back
 
 
-class Agent(Protocol):
-    """What the loop asks of an algorithm."""
+class Acting(Protocol):
+    """What the loop asks of an actor-learner."""
 
     def act(self) -> np.ndarray: ...
 
@@ -31,11 +31,11 @@ class Tick(NamedTuple):
 
 
 def run_loop(
-    agent: Agent, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+    actor_learner: Acting, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
 ) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
-    With `overlap_steps` the agent learns what the steps before call for while the environments take the next one; what
+    With `overlap_steps` it learns what the steps before call for while the environments take the next one; what
     the very last step calls for stays owed. That order does not depend on the timing of threads.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
@@ -55,23 +55,23 @@ def run_loop(
             num_steps = min(env.num_envs, granted)
             granted -= num_steps
             enter("acting")
-            actions = agent.act()
+            actions = actor_learner.act()
             enter("environment")
             env.send(actions)
             tick = Tick(0, [])
             try:
                 try:
                     if overlap_steps:
-                        agent.learn()
+                        actor_learner.learn()
                 finally:  # whatever happened, the step was begun
                     enter("environment")
                     result = env.receive()
-                    enter("replay")
-                    agent.observe(actions, result, num_steps)
+                    enter("experience")
+                    actor_learner.observe(actions, result, num_steps)
                     client.count(env_steps=num_steps)
                     tick = Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
                 if not overlap_steps:
-                    agent.learn()
+                    actor_learner.learn()
             finally:  # also before an outage goes on its way: the step and its games were taken
                 enter("other")
                 yield tick

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,28 @@ import tensorflow as tf
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from async_dqn.store.base import Counters, EpisodeReport
+
+EPISODE_FIELDS = ("time", "worker", "env_steps", "episode_return", "length")
+
+
+def metric_fields(agent_metrics: Sequence[str]) -> tuple[str, ...]:
+    """The columns of metrics.csv: what every run has, with the agent's own among them."""
+    return (
+        "wall_seconds",
+        "env_steps",
+        "frames",
+        "minibatches",
+        "updates",
+        "episodes",
+        "mean_return_100",
+        *agent_metrics,
+        "learning_rate",
+        "loss",
+        "steps_per_second",
+        "minibatches_per_second",
+        "updates_per_second",
+        "staleness_mean",
+    )
 
 
 class TensorBoardWriter:

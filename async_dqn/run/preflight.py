@@ -4,23 +4,27 @@ from async_dqn.base.errors import UserError
 from async_dqn.data import replay
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import Config, ReplaySettings
 from async_dqn.system.memory import available_bytes
 
 
-def resolve(config: Config) -> tuple[EnvironmentSpec, str]:
-    """The environment, and the name of the network. Raises UserError where they or the protocol do not fit together."""
+def resolve(config: Config) -> EnvironmentSpec:
+    """The environment. Raises UserError where it, the protocol and the network do not fit together."""
     spec = registry.resolve(config.env, config.protocol)
     has_frames = len(spec.observation_shape) == 2
-    name = config.network if config.network != "auto" else ("nips" if has_frames else "mlp")
-    if (name == "mlp") == has_frames:
+    if config.network != "auto" and (config.network == "mlp") == has_frames:
         fitting = "nips or nature" if has_frames else "mlp"
-        raise UserError(f"--network={name} does not fit the observations of {spec.id}; use {fitting}")
-    return spec, name
+        raise UserError(f"--network={config.network} does not fit the observations of {spec.id}; use {fitting}")
+    return spec
 
 
 def check_replay_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:
-    """Says what replay will need on this machine. Raises UserError where the machine does not have it."""
+    """Says what replay will need on this machine; nothing of an agent that has none.
+
+    Raises UserError where the machine does not have it.
+    """
+    if not isinstance(config, ReplaySettings):
+        return ""
     share = config.replay_capacity // config.num_workers
     required = num_workers_here * replay.required_bytes(
         config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype

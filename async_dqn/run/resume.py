@@ -1,6 +1,6 @@
 """Going on from the newest checkpoint of a run directory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import numpy as np
 from async_dqn.base.errors import UserError
 from async_dqn.run import checkpoints
 from async_dqn.run.directory import RunDirectory
-from async_dqn.store.base import Counters, ParameterStore
+from async_dqn.store.base import ParameterStore, counter_state, saved_counters
+
+STORE = "store/"  # before the names of the store's arrays
 
 
 def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], None]) -> dict[str, Any] | None:
@@ -33,16 +35,14 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
             )
         say("the run has no checkpoint yet: it starts over")
         return None
-    arrays = {
-        name.removeprefix("store/"): array for name, array in checkpoint.arrays.items() if name.startswith("store/")
-    }
-    if "counters" not in arrays:
+    state = store_state(checkpoint)
+    if "counter/env_steps" not in state:
         raise UserError(
             f"--resume: checkpoint {checkpoint.number} holds a network alone, as export --format=agent writes it: it "
             "can be evaluated, but not trained on"
         )
     try:
-        store.restore(arrays | {"counters": restart_counters(arrays["counters"])})
+        store.restore(state | restart_counters(state))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error
     say(f"resumed at {checkpoint.number:,} agent steps")
@@ -57,7 +57,12 @@ def load_newest(run: RunDirectory, say: Callable[[str], None]) -> checkpoints.Ch
     return checkpoint
 
 
-def restart_counters(counters: np.ndarray) -> np.ndarray:
+def store_state(checkpoint: checkpoints.Checkpoint) -> dict[str, np.ndarray]:
+    """What a checkpoint holds of the store, by the store's own names."""
+    return {name.removeprefix(STORE): array for name, array in checkpoint.arrays.items() if name.startswith(STORE)}
+
+
+def restart_counters(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Saved counters made ready to go on from: nothing claimed ahead, nobody stopped."""
-    saved = Counters(*map(int, counters))
-    return np.array(saved._replace(claimed_steps=saved.env_steps, stopped=0), np.int64)
+    saved = saved_counters(state)
+    return counter_state(saved._replace(claimed_steps=saved.env_steps, stopped=0))

@@ -1,6 +1,6 @@
-"""What a worker keeps of itself on disk: its agent's state, its replay, and where its environments stand.
+"""What a worker keeps of itself on disk: its state, its replay, and where its environments stand.
 
-The agent's state is small and saved every `--checkpoint_period`; replay is streamed all the time. After a stop in order
+The state is small and saved every `--checkpoint_period`; replay is streamed all the time. After a stop in order
 both agree, and the worker goes on exactly where it was, in the middle of its games. After a crash replay is the newer,
 and the environments begin new games.
 """
@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from async_dqn.agents.dqn import DQN
 from async_dqn.base.background import Background
 from async_dqn.data import replay_segments
-from async_dqn.data.replay import Replay
 from async_dqn.data.replay_log import ReplayLog
 from async_dqn.envs.vector_env import VectorEnv
 from async_dqn.run import checkpoints
+from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import Config
 
@@ -31,7 +30,7 @@ class Snapshots:
 
     Args:
       run_id: what is found of another run is not used.
-      agent, replay: this worker's own.
+      actor_learner: this worker's own.
       say: takes a line on what was found or went wrong.
     """
 
@@ -42,17 +41,17 @@ class Snapshots:
         worker: int,
         *,
         run_id: int,
-        agent: DQN,
-        replay: Replay,
+        actor_learner: ActorLearner,
         say: Callable[[str], None],
     ):
-        self._run_id, self._agent, self._replay = run_id, agent, replay
+        self._run_id, self._actor_learner = run_id, actor_learner
+        self._ring = actor_learner.experience.ring
         self._period = config.checkpoint_period
         self._say = say
         self._directory = run.worker(worker) / "snapshots"
         self._replay_directory = run.worker(worker) / "replay"
-        self._orphans = run.orphaned_replays(worker, config.num_workers) if config.checkpoint_replay else []
-        self._keeps_replay = config.checkpoint_replay
+        self._keeps_replay = self._ring is not None and getattr(config, "checkpoint_replay", True)
+        self._orphans = run.orphaned_replays(worker, config.num_workers) if self._keeps_replay else []
         self._log: ReplayLog | None = None
         self._env: VectorEnv | None = None
         self._seed = 0
@@ -68,9 +67,9 @@ class Snapshots:
           The seed of the environments where these can go on exactly, else None; and the totals last saved.
         """
         added = None
-        if self._keeps_replay:
+        if self._ring is not None and self._keeps_replay:
             restored = replay_segments.restore(
-                self._replay, [self._replay_directory, *self._orphans], run_id=self._run_id
+                self._ring, [self._replay_directory, *self._orphans], run_id=self._run_id
             )
             for fault in restored.faults:
                 self._say(f"warning: {fault}")
@@ -79,7 +78,7 @@ class Snapshots:
             added = restored.added
             self._log = ReplayLog(
                 self._replay_directory,
-                self._replay,
+                self._ring,
                 run_id=self._run_id,
                 warn=self._say,
                 after=restored,
@@ -98,8 +97,8 @@ class Snapshots:
             if name.startswith(_ENVIRONMENT)
         }
         try:
-            in_episode = added is not None and added.tolist() == values["replay_added"]
-            self._agent.restore(arrays, values["agent"], in_episode=in_episode)
+            in_episode = self._ring is None or (added is not None and added.tolist() == values["replay_added"])
+            self._actor_learner.restore(arrays, values["agent"], in_episode=in_episode)
         except (KeyError, TypeError, ValueError) as error:
             self._say(f"warning: the snapshot of this worker is not used: {error}")
             return None, {}
@@ -115,7 +114,7 @@ class Snapshots:
                 return
             except ValueError as error:
                 self._say(f"the environments begin new games: {error}")
-        self._agent.reset(env.reset())
+        self._actor_learner.reset(env.reset())
 
     def tick(self, totals: Mapping[str, int]) -> None:
         """Does what is due; called after every step of the run loop. `totals` are kept for `load`."""
@@ -138,14 +137,14 @@ class Snapshots:
 
     def _state(self, totals: Mapping[str, int]) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
         assert self._env is not None, "begin() comes first"
-        arrays, agent_values = self._agent.state()
+        arrays, agent_values = self._actor_learner.state()
         arrays = arrays | {f"{_ENVIRONMENT}{name}": array for name, array in self._env.state().items()}
         values = {
             "run_id": self._run_id,
             "agent": agent_values,
             "totals": dict(totals),
             "environment_seed": self._seed,
-            "replay_added": self._replay.added.tolist(),
+            "replay_added": [] if self._ring is None else self._ring.added.tolist(),
         }
         return totals["env_steps"], arrays, values
 

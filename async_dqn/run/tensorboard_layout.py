@@ -1,12 +1,13 @@
 """TensorBoard's "Custom Scalars": the charts that tell how a run goes, what matters most first."""
 
+from collections.abc import Sequence
+
 from tensorboard.plugins.custom_scalar import layout_pb2, summary
 
 _CHARTS = {  # category -> title -> tags, as regular expressions
     "Learning": {
         "mean return of the last 100 games": ["mean_return_100"],
         "loss": ["loss"],
-        "exploration": ["epsilon"],
     },
     "Speed": {
         "agent steps a second, in all and of each worker": ["steps_per_second"],
@@ -24,8 +25,9 @@ _CHARTS = {  # category -> title -> tags, as regular expressions
 }
 
 
-def layout() -> bytes:
-    """The layout, as a serialized summary."""
+def layout(agent_metrics: Sequence[str]) -> bytes:
+    """The layout, as a serialized summary, with a chart for each of the agent's own metrics."""
+    learning = _CHARTS["Learning"] | {name.replace("_", " "): [name] for name in agent_metrics}
     categories = [
         layout_pb2.Category(
             title=category,
@@ -34,7 +36,7 @@ def layout() -> bytes:
                 for title, tags in charts.items()
             ],
         )
-        for category, charts in _CHARTS.items()
+        for category, charts in (_CHARTS | {"Learning": learning}).items()
     ]
     return summary.pb(layout_pb2.Layout(category=categories)).SerializeToString()
 

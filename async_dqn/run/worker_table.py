@@ -1,6 +1,5 @@
 """Where each worker of a run stands, by its own metrics: for `local` and `status`."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,33 +7,25 @@ from pathlib import Path
 from async_dqn.run import csv_log
 from async_dqn.run.directory import RunDirectory
 
-_COLUMNS = ("", "state", "steps", "steps/s", "minibatches", "staleness", "waiting", "memory")
+_COLUMNS = {  # name in metrics.csv: (title, format)
+    "env_steps": ("steps", "{:,.0f}"),
+    "steps_per_second": ("steps/s", "{:.0f}"),
+    "minibatches": ("minibatches", "{:,.0f}"),
+    "staleness_mean": ("staleness", "{:.1f}"),
+    "waiting_percent": ("waiting", "{:.1f} %"),
+    "resident_mb": ("memory", "{:,.0f} MB"),
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Worker:
-    """Where one worker stands, by the last rows of its own metrics. Numbers that they lack are NaN.
-
-    Attributes:
-      path: of these metrics.
-      waiting_percent: of its latest time, for the parameter servers.
-      steps_per_second, staleness_mean: of the last row's interval.
-    """
-
-    path: Path
-    waiting_percent: float
-    env_steps: float
-    minibatches: float
-    steps_per_second: float
-    staleness_mean: float
-    resident_mb: float
-
-
-def read_worker(path: Path, index: int, last: int | None = 10) -> Worker | None:
-    """A worker of the run in a folder; None where it has written nothing.
+def read_worker(path: Path, index: int, last: int | None = 10) -> dict[str, float] | None:
+    """Where a worker of the run in a folder stands; None where it has written nothing.
 
     Args:
-      last: rows that its latest time is taken from; None: all.
+      last: rows that `waiting_percent` is taken from; None: all.
+
+    Returns:
+      The last row of its metrics.csv, NaN where a cell holds no number; and `waiting_percent`: the share of its time
+      that it waited for the parameter servers.
     """
     file = RunDirectory(path).worker(index) / "metrics.csv"
     try:
@@ -44,28 +35,24 @@ def read_worker(path: Path, index: int, last: int | None = 10) -> Worker | None:
     if not cells:
         return None
     rows = [{name: as_number(cell) for name, cell in row.items()} for row in cells]
-    row = rows[-1]
-    spent = {name: _rise(rows, name) for name in row if name.startswith("seconds_")}
+    spent = {name: _rise(rows, name) for name in rows[-1] if name.startswith("seconds_")}
     total = sum(spent.values())
     waiting = 100 * spent.get("seconds_waiting", math.nan) / total if total > 0 else math.nan
-    names = ("env_steps", "minibatches", "steps_per_second", "staleness_mean", "resident_mb")
-    return Worker(file, waiting, *(row.get(name, math.nan) for name in names))
+    return rows[-1] | {"waiting_percent": waiting}
 
 
-def worker_table(workers: Sequence[tuple[str, str, Worker | None]]) -> list[str]:
-    """Lines on workers: the name, the state and what is known of each."""
-    rows = []
-    for name, state, worker in workers:
-        row = (
-            _text(worker.env_steps, "{:,.0f}"),
-            _text(worker.steps_per_second, "{:.0f}"),
-            _text(worker.minibatches, "{:,.0f}"),
-            _text(worker.staleness_mean, "{:.1f}"),
-            _text(worker.waiting_percent, "{:.1f} %"),
-            _text(worker.resident_mb, "{:,.0f} MB"),
-        ) if worker else ("-",) * (len(_COLUMNS) - 2)  # fmt: skip
-        rows.append((name, state, *row))
-    return _aligned([_COLUMNS, *rows])
+def worker_table(workers: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> list[str]:
+    """Lines on workers: the name, the state and what `read_worker` gave of each; no column that none of them has."""
+    known = [worker or {} for _, _, worker in workers]
+    shown = [name for name in _COLUMNS if any(math.isfinite(worker.get(name, math.nan)) for worker in known)]
+    rows = [("", "state", *(_COLUMNS[name][0] for name in shown))]
+    for (title, state, _), worker in zip(workers, known, strict=True):
+        values = [(worker.get(name, math.nan), _COLUMNS[name][1]) for name in shown]
+        rows.append((title, state, *(form.format(value) if math.isfinite(value) else "-" for value, form in values)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = "<<" + ">" * len(shown)  # numbers to the right
+    cells = [[f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def may_be_read(path: Path) -> bool:
@@ -74,6 +61,7 @@ def may_be_read(path: Path) -> bool:
 
 
 def as_number(cell: str) -> float:
+    """NaN where it is none."""
     try:
         return float(cell)
     except ValueError:
@@ -84,19 +72,3 @@ def _rise(rows: Sequence[Mapping[str, float]], name: str) -> float:
     """By how much a count went up in all; a process that is started again counts from 0 again."""
     values = [row.get(name, math.nan) for row in rows]
     return sum(max(0.0, after - before) for before, after in zip(values, values[1:], strict=False))
-
-
-def _text(value: float, form: str) -> str:
-    return form.format(value) if math.isfinite(value) else "-"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first two columns to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if place < 2 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -1,12 +1,16 @@
 """The parameter store as a worker sees it: its protocol, and the counters that all workers share."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from async_dqn.nn.optimizers import Optimizer
+from async_dqn.nn.module import Module
+
+_COUNTER = "counter/"
 
 
 class Counters(NamedTuple):
@@ -24,7 +28,7 @@ class Counters(NamedTuple):
     staleness_sum: int = 0  # over all updates
     staleness_max: int = 0
     episodes: int = 0
-    target_refreshes: int = 0
+    target_refreshes: int = 0  # the store's to count: what a worker adds to it is not taken
     stopped: int = 0  # not 0: everyone ends now, for the `Stop` that it is
 
 
@@ -37,10 +41,17 @@ class Stop(IntEnum):
 
 
 class Pulled(NamedTuple):
-    """The online parameters [P] float32, for the receiver until its next pull but one, and the counters just before."""
+    """Online parameters {module: [P] float32}, the receiver's until its next pull but one; the counters just before."""
 
-    online: np.ndarray
+    online: dict[str, np.ndarray]
     counters: Counters
+
+
+class Update(NamedTuple):
+    """What is pushed to one module."""
+
+    value: np.ndarray  # [P] float32, or rounded to bfloat16
+    rate: float  # step size
 
 
 class EpisodeReport(NamedTuple):
@@ -69,38 +80,33 @@ class Standing(NamedTuple):
 
 
 class ParameterStore(Protocol):
-    """The global network as a worker sees it. Every method may be called from any thread.
+    """The global networks as a worker sees them. Every method may be called from any thread.
 
-    Any of them may raise `Outage` where the network is out of reach or lost.
+    Any of them may raise `Outage` where the networks are out of reach or lost. Whenever the count of minibatches
+    passes a multiple of the target period, the store copies online parameters to the targets, once.
     """
 
-    num_parameters: int
+    modules: Sequence[Module]
     total_steps: int  # the budget
 
-    def initialize(self, online: np.ndarray) -> None:
-        """Sets online and target to [P], slots and counters to their start. The chief's, once a run."""
+    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
+        """Sets online and target of every module to [P], slots and counters to their start. The chief's, once a run."""
 
     def pull(self) -> Pulled:
-        """The newest online parameters."""
+        """The newest online parameters of all modules."""
 
-    def pull_target(self) -> np.ndarray:
-        """The target parameters [P]."""
+    def pull_target(self) -> dict[str, np.ndarray]:
+        """The target parameters [P] of the modules that have one."""
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
-        """Applies one update [P] with the store's optimizer and adds `counts`; gives the counters before.
+    def push(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> Counters:
+        """Applies one update to each named module and adds `counts`; gives the counters before.
 
         Args:
-          update: float32, or rounded to bfloat16.
           computed_on: `updates` in the pull that the update was computed on. A store may drop what is too stale.
         """
 
-    def push_pull(
-        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
-    ) -> tuple[Counters, Pulled]:
-        """Pushes, then pulls, as one: the parameters have the update in them, unless the store dropped it."""
-
-    def refresh_target(self) -> None:
-        """Copies online to target and counts a refresh."""
+    def push_pull(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
+        """Pushes, then pulls the same modules, as one: they have the update in them, unless the store dropped it."""
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         """Takes up to `wanted` agent steps out of the budget; adds `counts`, whose negative `claimed_steps` give back.
@@ -121,38 +127,73 @@ class ParameterStore(Protocol):
         """Makes sure that everything is still there (else Outage); gives how the run stands."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything to save: online, target, slots, counters. The same whatever the number of shards."""
+        """Everything to save, by name: MODULE/online, MODULE/target, MODULE/slot/NAME, counter/NAME.
+
+        The same whatever the number of shards.
+        """
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Puts a saved state back. Raises ValueError where it is not one of this network and optimizer."""
+        """Puts a saved state back; a counter that it lacks starts at 0. Raises ValueError where it does not fit."""
 
 
-def advance(counters: Counters, counts: Counters, budget: int) -> Counters:
-    """The counters after `counts` came in: sums, a maximum, and no more steps claimed than the budget has."""
+def advance(counters: Counters, counts: Counters, budget: int, target_period: int = 0) -> Counters:
+    """The counters after `counts` came in: sums, maxima, and no more steps claimed than the budget has.
+
+    Args:
+      target_period: minibatches; where their count passes a multiple of it, one target refresh is counted. 0: none.
+    """
     added = Counters(*(a + b for a, b in zip(counters, counts, strict=True)))
     ceiling = counters.claimed_steps if counters.stopped else max(budget, counters.claimed_steps)
     return added._replace(
         claimed_steps=min(added.claimed_steps, ceiling),
         staleness_max=max(counters.staleness_max, counts.staleness_max),
         stopped=max(counters.stopped, counts.stopped),
+        target_refreshes=counters.target_refreshes + passes(counters.minibatches, added.minibatches, target_period),
     )
 
 
-def check_state(state: Mapping[str, np.ndarray], num_parameters: int, optimizer: Optimizer) -> None:
-    """Raises ValueError unless `state` belongs to a network of this size under this optimizer."""
-    expected = {
-        "online": (num_parameters,),
-        "target": (num_parameters,),
-        "counters": (len(Counters._fields),),
-    }
-    slots = optimizer.initial_slots(num_parameters)
-    expected |= {f"slot/{name}": value.shape for name, value in slots.items()}
-    found = {name: np.shape(state[name]) for name in expected if name in state}
+def passes(before: int, after: int, period: int) -> bool:
+    """Whether a count that rose from `before` to `after` passed a multiple of `period`; never where that is 0."""
+    return bool(period) and after // period > before // period
+
+
+def counter_state(counters: Counters) -> dict[str, np.ndarray]:
+    """The counters as arrays to save, by name."""
+    return {f"{_COUNTER}{name}": np.int64(value) for name, value in counters._asdict().items()}  # type: ignore[misc]
+
+
+def saved_counters(state: Mapping[str, np.ndarray]) -> Counters:
+    """The inverse of `counter_state`: what is missing is 0, what this version does not know is left out."""
+    return Counters(**{name: int(state.get(f"{_COUNTER}{name}", 0)) for name in Counters._fields})
+
+
+def expected_shapes(modules: Iterable[Module]) -> dict[str, tuple[int, ...]]:
+    """The arrays that a saved state of these modules has, counters aside."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for module in modules:
+        shapes[f"{module.name}/online"] = (module.size,)
+        if module.has_target:
+            shapes[f"{module.name}/target"] = (module.size,)
+        slots = module.optimizer.initial_slots(module.size)
+        shapes |= {f"{module.name}/slot/{name}": value.shape for name, value in slots.items()}
+    return shapes
+
+
+def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> None:
+    """Raises ValueError unless `state` belongs to these modules under their optimizers."""
+    expected = expected_shapes(modules)
+    found = {name: np.shape(array) for name, array in state.items() if not name.startswith(_COUNTER)}
     if found != expected:
-        raise ValueError(f"saved arrays {found} are not those of this network and optimizer, {expected}")
+        raise ValueError(f"saved arrays {found} are not those of these networks and optimizers, {expected}")
 
 
-def initial_state(online: np.ndarray, optimizer: Optimizer) -> dict[str, np.ndarray]:
-    """The state of a store that begins with parameters [P]: they are the target too, and nothing is counted yet."""
-    slots = {f"slot/{name}": value for name, value in optimizer.initial_slots(len(online)).items()}
-    return {"online": online, "target": online, "counters": np.array(Counters(), np.int64)} | slots
+def initial_state(online: Mapping[str, np.ndarray], modules: Iterable[Module]) -> dict[str, np.ndarray]:
+    """The state of a store that begins with parameters {module: [P]}: targets are the same, nothing is counted yet."""
+    state = counter_state(Counters())
+    for module in modules:
+        state[f"{module.name}/online"] = online[module.name]
+        if module.has_target:
+            state[f"{module.name}/target"] = online[module.name]
+        slots = module.optimizer.initial_slots(module.size)
+        state |= {f"{module.name}/slot/{name}": value for name, value in slots.items()}
+    return state

@@ -1,17 +1,18 @@
-"""A worker's own copy of the network, and what it owes the parameter store.
+"""A worker's own copy of the networks, and what it owes the parameter store.
 
-The agent computes on `online` and `target` and hands every gradient to `consume`. Here are what all clients share, and
-the client of a store in the same process; those that make trips to parameter servers are in `trips`.
+The learner computes on `online` and `target` and hands every gradient to `consume`. Here is what all clients share,
+and the client of a store in the same process; those that make round trips to parameter servers are in `round_trip`.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from async_dqn.base.cycle import CycleClock
 from async_dqn.base.errors import RunFailed
-from async_dqn.base.schedules import Schedule
 from async_dqn.store.base import Counters, EpisodeReport, ParameterStore
 from async_dqn.store.local import LocalParameterStore
 
@@ -20,7 +21,8 @@ class ParameterClient:
     """What all clients share: the local copy and the counts.
 
     Attributes:
-      online, target: variables [P] that the agent computes with.
+      modules: the networks, in the order of gradients and rates.
+      online, target: {module: variable [P]} that the learner computes with.
       counters: the global counters as last heard.
       stalenesses: of this worker's own updates, since the caller last emptied the list.
       clock: where the time of the thread that calls goes.
@@ -33,54 +35,56 @@ class ParameterClient:
     def __init__(
         self,
         store: ParameterStore,
-        learning_rate: Schedule,
         *,
-        online: tf.Variable,
-        target: tf.Variable,
+        online: Mapping[str, tf.Variable],
+        target: Mapping[str, tf.Variable],
         max_nonfinite: int,
     ):
+        self.modules = store.modules
         self.online, self.target = online, target
         self.counters = Counters()
         self.stalenesses: list[int] = []
         self.clock = CycleClock()
         self.own_minibatches = 0
         self._store = store
-        self._learning_rate = learning_rate
         self._max_nonfinite = max_nonfinite
-        self._nonfinite_in_a_row = 0
+        self._in_a_row = {"minibatches": 0, "updates": 0}  # not finite
         self._unreported = Counters()
 
     def start(self) -> None:
-        """Takes the first copy of both networks."""
+        """Takes the first copy of all networks."""
         raise NotImplementedError
 
-    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """Takes one minibatch's gradient [P]. TensorFlow code, called inside the agent's `tf.function`."""
+    def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
+        """Takes one minibatch's gradients, [P] for each module. TensorFlow code, called inside a `tf.function`.
+
+        Args:
+          rates: [M] float32, the step size of each module.
+        """
         raise NotImplementedError
 
     def after_minibatch(self) -> None:
-        """Counts the minibatch, and makes the trip that is due."""
-        raise NotImplementedError
+        """Counts a minibatch that was consumed, and makes the round trip that is due."""
+        self._in_a_row["minibatches"] = 0
+        self._count_minibatch()
 
     def reject_minibatch(self) -> None:
-        """Counts a minibatch whose loss or gradient was not finite, and that was not consumed."""
-        self.count(minibatches=1)
-        self.own_minibatches += 1
-        self.reject_update()
-
-    def reject_update(self) -> None:
-        """Counts what was not finite and so was not applied.
+        """Counts a minibatch whose loss or gradient was not finite, and that was not consumed.
 
         Raises:
           RunFailed: it is one too many in a row.
         """
+        self._count_minibatch()
+        self._count_nonfinite("minibatches")
+
+    def _count_nonfinite(self, what: str) -> None:
         self.count(nonfinite=1)
-        self._nonfinite_in_a_row += 1
-        if self._nonfinite_in_a_row >= self._max_nonfinite:
+        self._in_a_row[what] += 1
+        if self._in_a_row[what] >= self._max_nonfinite:
             raise RunFailed(
-                f"{self._nonfinite_in_a_row} minibatches in a row gave a loss, gradient or update that is not finite, "
-                "and none of them was applied; a lower --learning_rate or a --max_gradient_norm may help, and --resume "
-                "goes on from the last checkpoint"
+                f"{self._in_a_row[what]} {what} in a row gave a loss, gradient or update that is not finite, and none "
+                "of them was applied; a lower --learning_rate or a --max_gradient_norm may help, and --resume goes on "
+                "from the last checkpoint"
             )
 
     def finish(self) -> None:
@@ -88,15 +92,18 @@ class ParameterClient:
         raise NotImplementedError
 
     def slots(self) -> dict[str, np.ndarray]:
-        """The optimizer's state where this worker holds it."""
+        """The optimizers' state where this worker holds it, as MODULE/SLOT."""
         return {}
 
     def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
-        """Puts `slots()` back."""
+        """Puts `slots()` back. Raises ValueError where they are those of other networks or optimizers."""
+        expected = {name: value.shape for name, value in self.slots().items()}
+        if {name: value.shape for name, value in slots.items()} != expected:
+            raise ValueError("it holds the slots of another optimizer or network")
 
-    def current_learning_rate(self) -> float:
-        """The step size at the global step."""
-        return self._learning_rate(self.env_steps)
+    def rates(self) -> np.ndarray:
+        """The step size of each module at the global step, [M] float32."""
+        return np.array([module.rate(self.env_steps) for module in self.modules], np.float32)
 
     @property
     def env_steps(self) -> int:
@@ -109,7 +116,7 @@ class ParameterClient:
         return bool(self.counters.stopped) or self.counters.env_steps >= self._store.total_steps
 
     def count(self, **counts: int) -> None:
-        """Adds to what the next trip or claim reports."""
+        """Adds to what the next round trip or claim reports."""
         self._unreported = self._unreported._replace(
             **{name: getattr(self._unreported, name) + value for name, value in counts.items()}
         )
@@ -145,24 +152,28 @@ class ParameterClient:
         self.counters = Counters(*map(max, self.counters, counters))
 
 
-class LocalClient(ParameterClient):
+class DirectClient(ParameterClient):
     """The client of a store in this process: computes on the store's own variables, so that nothing is ever copied."""
 
-    def __init__(self, store: LocalParameterStore, learning_rate: Schedule, *, max_nonfinite: int):
-        super().__init__(store, learning_rate, online=store.online, target=store.target, max_nonfinite=max_nonfinite)
-        self._apply = store.apply
+    def __init__(self, store: LocalParameterStore, *, max_nonfinite: int):
+        super().__init__(store, online=store.online, target=store.target, max_nonfinite=max_nonfinite)
+        self._apply = [store.apply[module.name] for module in store.modules]
 
     def start(self) -> None:
         self.report()
 
-    def consume(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        self._apply(gradient, learning_rate)
+    def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
+        for index, (apply, gradient) in enumerate(zip(self._apply, gradients, strict=True)):
+            apply(gradient, rates[index])
 
     def after_minibatch(self) -> None:
-        self._count_minibatch()
-        self._nonfinite_in_a_row = 0
+        super().after_minibatch()
         self.count(updates=1)
         self.stalenesses.append(0)
+        self.report()
+
+    def reject_minibatch(self) -> None:
+        super().reject_minibatch()
         self.report()
 
     def finish(self) -> None:

@@ -1,86 +1,101 @@
-"""The parameter store: one flat float32 vector, its target copy, its optimizer and the global counters.
+"""The store of the single-process baseline: the parameters in this process's memory."""
 
-An agent pulls parameters from a store and pushes updates to it, and never knows which store it has: the one here
-lives in the same process, `cluster.remote_store` keeps the same vector in shards on parameter servers.
-"""
+from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.nn.optimizers import Optimizer
+from async_dqn.nn.module import Module
 from async_dqn.store.base import (
     Counters,
     EpisodeReport,
     Pulled,
     Standing,
+    Update,
     WorkerStatus,
     advance,
     check_state,
+    counter_state,
     initial_state,
+    saved_counters,
 )
 
 
 class LocalParameterStore:
-    """The store of the single-process baseline: the same vector in this process's memory.
+    """The networks as variables of this process.
 
     Attributes:
-      online, target: its variables [P], which a `LocalClient` computes on.
-      apply: the function (update [P], learning rate) that steps `online`.
+      online, target: {module: variable [P]}, which a `DirectClient` computes on.
+      apply: {module: the function (update [P], learning rate) that steps `online`}.
     """
 
-    def __init__(self, num_parameters: int, optimizer: Optimizer, total_steps: int):
-        self.num_parameters = num_parameters
+    def __init__(self, modules: Sequence[Module], total_steps: int, target_period: int = 0):
+        self.modules = modules
         self.total_steps = total_steps
-        self._optimizer = optimizer
-        self.online = tf.Variable(tf.zeros(num_parameters))
-        self.target = tf.Variable(tf.zeros(num_parameters))
-        self._slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(num_parameters).items()}
+        self._target_period = target_period
+        self.online = {module.name: tf.Variable(tf.zeros(module.size)) for module in modules}
+        self.target = {module.name: tf.Variable(tf.zeros(module.size)) for module in modules if module.has_target}
+        self._slots = {
+            module.name: {
+                name: tf.Variable(value) for name, value in module.optimizer.initial_slots(module.size).items()
+            }
+            for module in modules
+        }
+        self.apply = {module.name: self._make_apply(module) for module in modules}
         self._counters = Counters()
         self._episodes: collections.deque[EpisodeReport] = collections.deque()
         self._lock = threading.RLock()
 
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([num_parameters]), tf.TensorSpec([])])
+    def _make_apply(self, module: Module) -> Callable[[tf.Tensor, tf.Tensor], None]:
+        online, slots = self.online[module.name], self._slots[module.name]
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([module.size]), tf.TensorSpec([])])
         def apply(update: tf.Tensor, learning_rate: tf.Tensor) -> None:
-            optimizer.apply(self.online, self._slots, update, learning_rate)
+            module.optimizer.apply(online, slots, update, learning_rate)
 
-        self.apply = apply
+        return apply
 
-    def initialize(self, online: np.ndarray) -> None:
-        self.restore(initial_state(online, self._optimizer))
+    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
+        self.restore(initial_state(online, self.modules))
 
     def pull(self) -> Pulled:
         with self._lock:
-            return Pulled(self.online.numpy(), self._counters)
+            return Pulled({name: variable.numpy() for name, variable in self.online.items()}, self._counters)
 
-    def pull_target(self) -> np.ndarray:
-        return self.target.numpy()
+    def pull_target(self) -> dict[str, np.ndarray]:
+        return {name: variable.numpy() for name, variable in self.target.items()}
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+    def push(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> Counters:
         del computed_on  # one process cannot be late
         with self._lock:
             before = self._counters
-            self.apply(update.astype(np.float32, copy=False), tf.constant(learning_rate, tf.float32))
-            self._counters = advance(before, counts, self.total_steps)
+            for name, update in updates.items():
+                self.apply[name](update.value.astype(np.float32, copy=False), tf.constant(update.rate, tf.float32))
+            self._count(counts)
             return before
 
-    def push_pull(
-        self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int
-    ) -> tuple[Counters, Pulled]:
-        return self.push(update, learning_rate, counts, computed_on), self.pull()
-
-    def refresh_target(self) -> None:
+    def push_pull(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
         with self._lock:
-            self.target.assign(self.online)
-            self.add_counts(Counters(target_refreshes=1))
+            before = self.push(updates, counts, computed_on)
+            pulled = self.pull()
+        return before, pulled._replace(online={name: pulled.online[name] for name in updates})
+
+    def _count(self, counts: Counters) -> None:
+        before = self._counters
+        self._counters = advance(before, counts, self.total_steps, self._target_period)
+        if self._counters.target_refreshes > before.target_refreshes:
+            for name, target in self.target.items():
+                target.assign(self.online[name])
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
         with self._lock:
-            before = self._counters = advance(self._counters, counts, self.total_steps)
-            self._counters = advance(before, Counters(claimed_steps=wanted), self.total_steps)
+            self._count(counts)
+            before = self._counters
+            self._count(Counters(claimed_steps=wanted))
             return self._counters.claimed_steps - before.claimed_steps, self._counters
 
     def add_counts(self, counts: Counters) -> Counters:
@@ -97,19 +112,19 @@ class LocalParameterStore:
 
     def state(self) -> dict[str, np.ndarray]:
         with self._lock:
-            slots = {f"slot/{name}": slot.numpy() for name, slot in self._slots.items()}
-            counters = np.array(self._counters, np.int64)
-            return {
-                "online": self.online.numpy(),
-                "target": self.target.numpy(),
-                "counters": counters,
-            } | slots
+            state = counter_state(self._counters)
+            for name, online in self.online.items():
+                state[f"{name}/online"] = online.numpy()
+                state |= {f"{name}/slot/{slot}": value.numpy() for slot, value in self._slots[name].items()}
+            return state | {f"{name}/target": target.numpy() for name, target in self.target.items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        check_state(state, self.num_parameters, self._optimizer)
+        check_state(state, self.modules)
         with self._lock:
-            self.online.assign(state["online"])
-            self.target.assign(state["target"])
-            for name, slot in self._slots.items():
-                slot.assign(state[f"slot/{name}"])
-            self._counters = Counters(*map(int, state["counters"]))
+            for name, online in self.online.items():
+                online.assign(state[f"{name}/online"])
+                for slot, variable in self._slots[name].items():
+                    variable.assign(state[f"{name}/slot/{slot}"])
+            for name, target in self.target.items():
+                target.assign(state[f"{name}/target"])
+            self._counters = saved_counters(state)

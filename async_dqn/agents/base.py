@@ -1,0 +1,164 @@
+"""What an algorithm is. Read this first.
+
+An agent is a description: which networks there are, how actions are chosen, what the loss is and what it learns from.
+It holds no machinery. Whatever counts, schedules, saves, shares or recovers is written once, in `run/` and `store/`,
+and calls the agent. So the same agent is the single-process baseline and a worker of a cluster.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.base.schedules import Schedule, constant, linear
+from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import networks, optimizers
+from async_dqn.nn.layout import Layout
+from async_dqn.nn.module import Module
+from async_dqn.settings.config import Config
+
+Params = Mapping[str, Mapping[str, Any]]  # {module: {array name: tensor}}
+
+
+class Loss(NamedTuple):
+    """What a minibatch says."""
+
+    value: tf.Tensor  # scalar, to be made smaller
+    statistics: dict[str, tf.Tensor]  # scalars for metrics, by the names in `Agent.metrics`
+
+
+class Agent(abc.ABC):
+    """One algorithm for one environment.
+
+    A subclass names its settings and presets and fills in the five methods below.
+
+    Attributes:
+      config, spec: settings and environment.
+      modules: the networks that the store holds.
+      summary: one line for `async-dqn agents`.
+      presets: settings by name, to start from.
+      metrics: names of columns in metrics.csv beside those that every run has: statistics of the loss, or schedules.
+      network_outputs: {head: one line on what it means}, of `apply`.
+
+    Args:
+      worker: this worker's task index, of `config.num_workers`.
+    """
+
+    Config: ClassVar[type[Config]] = Config
+    summary: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    modules: Sequence[Module]
+
+    def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0):
+        self.config, self.spec, self.worker = config, spec, worker
+
+    @classmethod
+    def default_preset(cls, spec: EnvironmentSpec) -> str:
+        """The name of the preset for an environment that was given without one."""
+        return next(iter(cls.presets))
+
+    @abc.abstractmethod
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        """What the networks say of stacked observations [B, S, ...]: {head: [B, ...] float32}. TensorFlow."""
+
+    @abc.abstractmethod
+    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
+        """Actions [N] int32 to learn from.
+
+        Args:
+          outputs: of `apply`, for N observations.
+          rng: the only source of randomness; the amount drawn does not depend on the values.
+          step: agent steps of all workers until now.
+        """
+
+    @abc.abstractmethod
+    def greedy(self, outputs: Outputs) -> np.ndarray:
+        """The actions [N] int32 that are thought best: evaluation, export, video."""
+
+    @abc.abstractmethod
+    def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
+        """The loss of one minibatch. TensorFlow; gradients by `params` are taken outside.
+
+        Args:
+          targets: of the modules that have one.
+          batch: as `experience.batch`, of tensors.
+          seed: [2] int32, another one for every minibatch, for stateless random operations.
+        """
+
+    @abc.abstractmethod
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        """What this worker learns from, empty.
+
+        Args:
+          evaluate: the outputs of the present parameters on stacked observations.
+        """
+
+    def schedules(self, step: int) -> dict[str, float]:
+        """What of `metrics` follows from the number of agent steps."""
+        return {}
+
+    def values(self, outputs: Outputs) -> np.ndarray:
+        """The values of observations: [N, A] for agents that value actions, [N] for those that value states."""
+        return outputs["q_values"] if "q_values" in outputs else outputs["value"][:, 0]
+
+    @property
+    def target_period(self) -> int:
+        """Minibatches of all workers between two refreshes of the targets; 0: there are none."""
+        return getattr(self.config, "target_period", 0)
+
+
+def make_module(config: Config, name: str, network: networks.Network, *, has_target: bool) -> Module:
+    """A module with the optimizer and the learning rate of the settings."""
+    return Module(name, Layout(network.shapes), network.init, make_optimizer(config), make_rate(config), has_target)
+
+
+def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, networks.Head], **options: Any) -> Any:
+    """The network of the settings for an environment; options are those of `networks.make_network`."""
+    name = config.network
+    if name == "auto":
+        name = "nips" if len(spec.observation_shape) == 2 else "mlp"
+    return networks.make_network(
+        name,
+        spec.observation_shape,
+        spec.stack,
+        heads,
+        center_frames=config.center_frames,
+        compute_dtype=config.compute_dtype,
+        **options,
+    )
+
+
+_ADAM_DECAYS = (0.9, 0.999)  # beta1 and beta2 of Kingma & Ba 2015
+
+
+def make_optimizer(config: Config) -> optimizers.Optimizer:
+    """The update rule of the settings.
+
+    With `--averages=shared` each of N workers' optimizers sees one minibatch in N, and its averages forget as much over
+    that one as a single optimizer's would over all N. Else momentum would span N times the minibatches, a delay that
+    adds to staleness (Mitliagkas et al. 2016).
+    """
+    power = config.num_workers if config.averages == "shared" else 1
+    if config.optimizer == "adam":
+        beta1, beta2 = (decay**power for decay in _ADAM_DECAYS)
+        return optimizers.adam(beta1=beta1, beta2=beta2, epsilon=config.optimizer_epsilon)
+    return optimizers.rmsprop(
+        decay=config.rmsprop_decay**power,
+        epsilon=config.optimizer_epsilon,
+        centered=config.optimizer == "centered_rmsprop",
+    )
+
+
+def make_rate(config: Config) -> Schedule:
+    """The step size over global agent steps."""
+    if config.final_learning_rate < 0:
+        return constant(config.learning_rate)
+    steps = config.learning_rate_steps or config.total_steps
+    return linear(config.learning_rate, config.final_learning_rate, begin=0, steps=steps)

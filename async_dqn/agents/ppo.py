@@ -1,0 +1,165 @@
+"""PPO (Schulman et al. 2017, arXiv 1707.06347): a clipped surrogate over rollouts, with GAE."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.base.errors import UserError
+from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.data.rollout import Rollout, RolloutExperience
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import losses, policies
+from async_dqn.nn.networks import Head
+from async_dqn.nn.returns import generalized_advantages
+from async_dqn.settings.config import Config
+from async_dqn.settings.fields import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class PPOConfig(Config):
+    """Settings of PPO."""
+
+    rollout_length: int = setting(64, "Steps of every environment in a rollout.", minimum=1, maximum=100_000)
+    epochs: int = setting(3, "How often each step of a rollout is learned from.", minimum=1, maximum=1_000)
+    batch_size: int = setting(256, "Steps in a minibatch.", minimum=1, maximum=65536)
+    trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)
+    clip: float = setting(0.1, "How far the probability of an action may move, as a ratio less 1.", minimum=0.001)
+    entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
+    value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
+
+    def check(self) -> None:
+        super().check()
+        steps = self.rollout_length * self.envs_per_worker
+        if self.batch_size > steps:
+            raise UserError(
+                f"--batch_size={self.batch_size}: a rollout has {steps} steps (--rollout_length={self.rollout_length} x "
+                f"--envs_per_worker={self.envs_per_worker}); must be at most that"
+            )
+
+
+class Batch(NamedTuple):
+    """A minibatch of steps."""
+
+    observation: Any  # [B, S, ...]
+    action: Any  # [B] int32
+    old_log_prob: Any  # [B] float32, of the action when it was taken
+    advantage: Any  # [B] float32
+    return_: Any  # [B] float32
+
+
+_ATARI = {
+    "network": "nips",
+    "total_steps": 3_000_000,
+    "envs_per_worker": 16,
+    "learning_rate": 5e-4,
+    "final_learning_rate": 0.0,
+    "max_gradient_norm": 0.5,
+}
+
+
+class PPO(Agent):
+    """Samples from its policy, goes through each rollout a few times."""
+
+    Config = PPOConfig
+    summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
+    metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
+    presets = {
+        "atari": _ATARI,
+        "pong": _ATARI | {"stop_at_return": 18.0},
+        "cartpole": {
+            "network": "mlp",
+            "total_steps": 100_000,
+            "envs_per_worker": 8,
+            "clip_rewards": False,
+            "rollout_length": 32,
+            "epochs": 4,
+            "batch_size": 64,
+            "clip": 0.2,
+            "learning_rate": 1e-3,
+            "final_learning_rate": 0.0,
+            "max_gradient_norm": 0.5,
+            "log_period": 0.5,
+        },
+    }
+
+    config: PPOConfig
+
+    def __init__(self, config: PPOConfig, spec: EnvironmentSpec, worker: int = 0):
+        super().__init__(config, spec, worker)
+        # A small first policy is nearly uniform, so that no action is ruled out before it was tried.
+        heads = {"logits": Head(spec.num_actions, 0.01), "value": Head(1)}
+        self._network = make_network(config, spec, heads)
+        self.modules = [make_module(config, "policy_value", self._network, has_target=False)]
+
+    @classmethod
+    def default_preset(cls, spec: EnvironmentSpec) -> str:
+        if not spec.is_atari:
+            return "cartpole"
+        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
+
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._network.apply(params["policy_value"], observation)
+
+    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
+        return policies.sample_softmax(outputs["logits"], rng)
+
+    def greedy(self, outputs: Outputs) -> np.ndarray:
+        return policies.greedy(outputs["logits"])
+
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config, spec = self.config, self.spec
+        return RolloutExperience(
+            num_envs=num_envs,
+            length=config.rollout_length,
+            observation_shape=(spec.stack, *spec.observation_shape),
+            observation_dtype=spec.observation_dtype,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            prepare=self._prepare,
+            evaluate=evaluate,
+        )
+
+    def _prepare(self, rollout: Rollout) -> Batch:
+        advantage, return_ = generalized_advantages(
+            rollout.reward,
+            rollout.outputs["value"][..., 0],
+            rollout.next_outputs["value"][..., 0],
+            rollout.terminated,
+            rollout.truncated,
+            self.config.discount,
+            self.config.trace,
+        )
+        logits = rollout.outputs["logits"]  # [T, N, A]
+        action = rollout.action.reshape(-1)  # [T * N]
+        log_probs = policies.log_softmax(logits.reshape(len(action), -1))  # [T * N, A]
+        return Batch(
+            rollout.stacked.reshape(len(action), *rollout.stacked.shape[2:]),
+            action,
+            log_probs[np.arange(len(action)), action],
+            advantage.reshape(-1),
+            return_.reshape(-1),
+        )
+
+    def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
+        config = self.config
+        outputs = self.apply(params, batch.observation)
+        value = outputs["value"][:, 0]  # [B]
+        log_prob = losses.log_probability(outputs["logits"], batch.action)  # [B]
+        # Normalised for each minibatch, as OpenAI's code has it; the paper does not.
+        advantage = losses.normalize(batch.advantage)  # [B]
+        policy_loss = tf.reduce_mean(losses.clipped_surrogate(log_prob, batch.old_log_prob, advantage, config.clip))
+        value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
+        entropy = tf.reduce_mean(losses.entropy(outputs["logits"]))
+        statistics = {
+            "entropy": entropy,
+            "clip_share": losses.clip_share(log_prob, batch.old_log_prob, config.clip),
+            "explained_variance": losses.explained_variance(value, batch.return_),
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+        }
+        return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)

@@ -1,0 +1,57 @@
+"""The table of algorithms, and settings by the name of one."""
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from async_dqn.agents.base import Agent
+from async_dqn.base.errors import UserError, one_line
+from async_dqn.settings.config import Config
+from async_dqn.settings.fields import did_you_mean
+
+TABLE = {
+    "dqn": "async_dqn.agents.dqn:DQN",
+    "ppo": "async_dqn.agents.ppo:PPO",
+}
+
+
+def find(name: str) -> type[Agent]:
+    """The class of an algorithm: one of the table, or a user's own as package.module:NAME.
+
+    Raises:
+      UserError: there is none of this name, or the module cannot be imported.
+    """
+    path = TABLE.get(name, name)
+    module_name, colon, attribute = path.partition(":")
+    if not colon:
+        hint = did_you_mean(name, TABLE)
+        raise UserError(f"--agent={name}: {hint}must be one of {', '.join(TABLE)}, or package.module:NAME")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute, None)
+    except Exception as error:  # it may be any module
+        raise UserError(f"--agent={name}: {module_name} cannot be imported: {one_line(error)}") from error
+    if not (isinstance(found, type) and issubclass(found, Agent)):
+        raise UserError(f"--agent={name}: {module_name} has no Agent of the name {attribute!r}")
+    return found
+
+
+def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:
+    """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value."""
+    cls = find(agent)
+    if preset not in cls.presets:
+        hint = did_you_mean(preset, cls.presets)
+        names = ", ".join(cls.presets)
+        raise UserError(f"--preset={preset}: {hint}must be one of {names} for --agent={agent}")
+    return cls.Config(**({**cls.presets[preset], "agent": agent} | dict(overrides)))
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Config:
+    """Settings from config.json, of the class of their agent. Raises UserError for bad ones."""
+    return find(str(values.get("agent", Config.agent))).Config.from_dict(values)
+
+
+def owners(flag: str) -> list[str]:
+    """The agents of the table that have a setting of this name."""
+    classes = {name: find(name).Config for name in TABLE}
+    return [name for name, cls in classes.items() if flag in {field.name for field in dataclasses.fields(cls)}]

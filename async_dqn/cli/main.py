@@ -1,0 +1,59 @@
+"""The program `async-dqn`: one command, and how it ends."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from async_dqn.base.errors import RunError, UserError, one_line
+from async_dqn.base.quiet import quiet_stderr
+from async_dqn.cli import results, training
+from async_dqn.cli.arguments import parse
+
+COMMANDS = training.COMMANDS | results.COMMANDS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Exit codes: 0 finished, 1 failed while running, 2 bad arguments, 130 interrupted."""
+    verbose = False
+    try:
+        parsed = parse(sys.argv[1:] if arguments is None else arguments, COMMANDS)
+        if isinstance(parsed, str):
+            print(parsed)
+            return 0
+        command, call = parsed
+        verbose = call.values.verbose
+        with contextlib.nullcontext() if verbose else quiet_stderr():
+            return command.run(call)
+    except (UserError, RunError) as error:
+        print(f"async-dqn: {one_line(error, 580)}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
+        return 1
+    except Exception as error:
+        if verbose:
+            raise
+        place = error.__traceback__
+        while place and place.tb_next:
+            place = place.tb_next
+        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
+        print(
+            f"async-dqn: {type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
+
+
+def run() -> None:
+    """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
+    if sys.argv[1:2] not in ([name] for name, command in COMMANDS.items() if command.draws):
+        # Keras, which TensorFlow brings along, loads it wherever it is installed: time and memory for nothing.
+        sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a log on a full disk
+            stream.flush()
+    os._exit(code)

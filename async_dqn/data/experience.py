@@ -1,0 +1,97 @@
+"""What an agent learns from, as the learner sees it: replay, or rollouts."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from async_dqn.base.types import Transition
+from async_dqn.data.replay import Replay
+
+Outputs = Mapping[str, np.ndarray]  # what the networks say of N observations: {head: [N, ...]}
+Evaluate = Callable[[np.ndarray], Outputs]  # stacked observations [N, S, ...] -> outputs of the present parameters
+
+
+class Step(NamedTuple):
+    """One step of all N environments."""
+
+    observation: np.ndarray  # [N, ...], what was acted on
+    stacked: np.ndarray  # [N, S, ...], the same with the observations before it
+    action: np.ndarray  # [N] int32
+    outputs: Outputs  # of the networks, on which the actions were chosen
+    reward: np.ndarray  # [N] float32, as it is learned from
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+    next_observation: np.ndarray  # [N, ...], where the step led
+
+
+class Experience(Protocol):
+    """Takes steps in, gives minibatches out.
+
+    Attributes:
+      batch: the arrays of a minibatch, fit for `as_tensor`; each `draw` writes the next one there.
+      ring: the replay that is to be kept on disk; None where `state` has all there is.
+    """
+
+    batch: Any  # a named tuple of arrays [B, ...]
+    ring: Replay | None
+
+    def add(self, step: Step, num_steps: int) -> None:
+        """Takes in one step of all environments, `num_steps` of which count."""
+
+    def due(self) -> int:
+        """Minibatches that the steps taken in until now call for."""
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Writes the next minibatch to `batch`; one less is due."""
+
+    def truncate(self) -> None:
+        """The environments start anew: what comes next follows from nothing."""
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and plain values to go on from, those of `ring` aside."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Puts `state()` back. Raises KeyError or ValueError where it does not fit."""
+
+
+class ReplayExperience:
+    """Minibatches drawn uniformly from replay, one for every `train_period` agent steps once it is warm.
+
+    Args:
+      replay: of this worker.
+      batch_size: B.
+      train_period: agent steps for each minibatch.
+      warmup_steps: transitions in replay before the first minibatch.
+    """
+
+    def __init__(self, replay: Replay, *, batch_size: int, train_period: int, warmup_steps: int):
+        self.ring: Replay | None = replay
+        self.batch: Transition = replay.make_batch(batch_size)
+        self._replay = replay
+        self._train_period, self._warmup_steps = train_period, warmup_steps
+        self._owed_steps = 0  # agent steps not yet paid for with minibatches
+
+    def add(self, step: Step, num_steps: int) -> None:
+        self._replay.add(
+            step.observation, step.action, step.reward, step.terminated, step.truncated, step.next_observation
+        )
+        if len(self._replay) >= self._warmup_steps:
+            self._owed_steps += num_steps
+
+    def due(self) -> int:
+        return self._owed_steps // self._train_period
+
+    def draw(self, rng: np.random.Generator) -> None:
+        self._owed_steps -= self._train_period
+        self._replay.sample(len(self.batch.a_tm1), rng, self.batch)
+
+    def truncate(self) -> None:
+        self._replay.truncate()
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return {}, {"owed_steps": self._owed_steps}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        del arrays
+        self._owed_steps = values["owed_steps"]

@@ -1,0 +1,156 @@
+"""Rollouts: T steps of N environments, learned from a few times and then forgotten."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from async_dqn.data.experience import Evaluate, Outputs, Step
+from async_dqn.data.replay import Replay
+from async_dqn.nn.aligned import aligned_empty
+
+
+class Rollout(NamedTuple):
+    """What happened in T steps of N environments."""
+
+    stacked: np.ndarray  # [T, N, S, ...]
+    action: np.ndarray  # [T, N] int32
+    reward: np.ndarray  # [T, N] float32
+    terminated: np.ndarray  # [T, N] bool
+    truncated: np.ndarray  # [T, N] bool
+    outputs: Outputs  # {head: [T, N, ...]} of the networks, on which the actions were chosen
+    next_outputs: Outputs  # the same on what each step led to; those of terminated steps have no meaning
+
+
+class RolloutExperience:
+    """Minibatches of rollouts: each rollout is prepared once, then gone through `epochs` times in random order.
+
+    Args:
+      num_envs: N.
+      length: T, at least 1.
+      observation_shape: of one stacked observation, [S, ...].
+      observation_dtype: its type.
+      epochs: how often each step of a rollout is learned from.
+      batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning.
+      prepare: rollout -> a named tuple of arrays [T * N, ...], with what is fixed for as long as it is learned from.
+      evaluate: the networks' outputs on stacked observations, for what lies after the last step.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        length: int,
+        observation_shape: tuple[int, ...],
+        observation_dtype: np.dtype,
+        epochs: int,
+        batch_size: int,
+        prepare: Callable[[Rollout], Any],
+        evaluate: Evaluate,
+    ):
+        self.ring: Replay | None = None
+        shape = (length, num_envs)
+        if not 1 <= batch_size <= length * num_envs:
+            raise ValueError(f"batch_size {batch_size} must be 1 to the {length} x {num_envs} steps of a rollout")
+        self._epochs, self._prepare, self._evaluate = epochs, prepare, evaluate
+        self._stacked = np.zeros((*shape, *observation_shape), observation_dtype)
+        self._action = np.zeros(shape, np.int32)
+        self._reward = np.zeros(shape, np.float32)
+        self._terminated, self._truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        outputs = evaluate(self._stacked[0])
+        self._outputs = {name: np.zeros((*shape, *one.shape[1:]), one.dtype) for name, one in outputs.items()}
+        self._length = 0  # steps in it
+        self._last = np.zeros_like(self._stacked[0])  # [N, S, ...], what the newest step led to
+        self._cut: dict[tuple[int, int], np.ndarray] = {}  # (t, n) -> the stack [S, ...] that a truncated step led to
+        self._prepared: Any = None
+        self._order = np.empty(0, np.int64)  # of what is still to be learned from
+        self._per_epoch = -(-length * num_envs // batch_size)
+        columns = prepare(self._rollout(self._outputs))
+        self.batch = type(columns)(*(aligned_empty((batch_size, *one.shape[1:]), one.dtype) for one in columns))
+        self._drawn = 0
+
+    def add(self, step: Step, num_steps: int) -> None:
+        del num_steps  # of the last step of a run some may not count; nothing is learned from it
+        if self._length == len(self._action):
+            self._begin()
+        t = self._length
+        self._stacked[t], self._action[t], self._reward[t] = step.stacked, step.action, step.reward
+        self._terminated[t], self._truncated[t] = step.terminated, step.truncated
+        for name, one in self._outputs.items():
+            one[t] = step.outputs[name]
+        self._last[:, :-1], self._last[:, -1] = step.stacked[:, 1:], step.next_observation
+        for n in np.flatnonzero(step.truncated):
+            self._cut[t, int(n)] = self._last[n].copy()
+        self._length += 1
+
+    def _begin(self) -> None:
+        self._length, self._drawn, self._prepared = 0, 0, None
+        self._cut.clear()
+
+    def due(self) -> int:
+        return self._epochs * self._per_epoch - self._drawn if self._length == len(self._action) else 0
+
+    def draw(self, rng: np.random.Generator) -> None:
+        if self._prepared is None:
+            self._prepared = self._prepare(self._rollout(self._next_outputs()))
+        place = self._drawn % self._per_epoch
+        if place == 0:
+            self._order = rng.permutation(self._action.size)
+        size = len(self.batch[0])
+        chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
+        for column, values in zip(self.batch, self._prepared, strict=True):
+            np.take(values, chosen, axis=0, out=column, mode="clip")
+        self._drawn += 1
+
+    def _rollout(self, next_outputs: Outputs) -> Rollout:
+        return Rollout(
+            self._stacked, self._action, self._reward, self._terminated, self._truncated, self._outputs, next_outputs
+        )
+
+    def _next_outputs(self) -> Outputs:
+        """The outputs one step later, which are the next step's but after a truncation and at the end."""
+        places = [*self._cut, *((self._length - 1, n) for n in range(self._action.shape[1]))]
+        times, envs = np.array(places).T
+        found = self._evaluate(np.stack([*self._cut.values(), *self._last]))
+        following = {}
+        for name, one in self._outputs.items():
+            following[name] = np.concatenate([one[1:], one[-1:]])
+            following[name][times, envs] = found[name]
+        return following
+
+    def truncate(self) -> None:
+        self._begin()
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        length = self._length
+        arrays = {"rollout/last": self._last, "rollout/order": self._order}
+        for name, one in self._arrays().items():
+            arrays[name] = one[:length].copy()
+        if self._cut:
+            arrays |= {"rollout/cut": np.array(list(self._cut)), "rollout/cut_stacked": np.stack([*self._cut.values()])}
+        return arrays, {"length": length, "drawn": self._drawn}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        self._begin()
+        length = int(values["length"])
+        for name, one in self._arrays().items():
+            if arrays[name].shape != (length, *one.shape[1:]):
+                raise ValueError(f"the saved {name} has the shape {arrays[name].shape}")
+            one[:length] = arrays[name]
+        self._last[:] = arrays["rollout/last"]
+        self._order = arrays["rollout/order"]
+        for (t, n), stack in zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True):
+            self._cut[int(t), int(n)] = stack
+        self._length, self._drawn = length, int(values["drawn"])
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        named = ("stacked", "action", "reward", "terminated", "truncated")
+        arrays = {f"rollout/{name}": getattr(self, f"_{name}") for name in named}
+        return arrays | {f"rollout/outputs/{name}": one for name, one in self._outputs.items()}
+
+    def check_valid(self) -> None:
+        """Assert every invariant."""
+        assert 0 <= self._length <= len(self._action), "the length is wrong"
+        assert self.due() >= 0, "more was drawn than is due"
+        cut = {(int(t), int(n)) for t, n in np.argwhere(self._truncated[: self._length])}
+        assert cut == self._cut.keys(), "a truncated step lacks what it led to"

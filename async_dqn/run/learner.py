@@ -1,0 +1,115 @@
+"""The learner: turns due minibatches into gradients and hands them to the client, for every agent alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.agents.base import Agent
+from async_dqn.data.experience import Experience
+from async_dqn.nn.aligned import as_tensor
+from async_dqn.nn.losses import clip_together
+from async_dqn.store.client import ParameterClient
+
+
+class Learner:
+    """Learns from experience as it falls due.
+
+    Args:
+      agent: says what the loss is.
+      client: this worker's copy of the parameters and its way to the global ones.
+      experience: of this worker.
+      max_gradient_norm: larger gradients of all modules together are scaled down to it; 0: never.
+      rng: for what is drawn from experience.
+      seed: of the loss's own random numbers.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        client: ParameterClient,
+        experience: Experience,
+        *,
+        max_gradient_norm: float,
+        rng: np.random.Generator,
+        seed: int,
+    ):
+        self._agent, self._client, self._experience = agent, client, experience
+        self._max_gradient_norm = max_gradient_norm
+        self._rng, self._seed = rng, seed % 2**31
+        self.has_learned = False
+        self._tensors = type(experience.batch)(*map(as_tensor, experience.batch))
+        self._names: list[str] = []
+        self._step = self._make_step()
+        self._sums, self._count = np.zeros(len(self._names)), 0
+
+    def _make_step(self) -> tf.types.experimental.ConcreteFunction:
+        """The function (*minibatch, rates [M], seed [2]) -> (loss and statistics, whether all was finite).
+
+        It hands the gradients to the client, unless something in them is not finite.
+        """
+        client, modules = self._client, self._agent.modules
+        specs = [tf.TensorSpec(array.shape, array.dtype) for array in self._experience.batch]
+        signature = [*specs, tf.TensorSpec([len(modules)]), tf.TensorSpec([2], tf.int32)]
+
+        @tf.function(autograph=False, input_signature=signature)
+        def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            *arrays, rates, seed = inputs
+            batch = type(self._experience.batch)(*arrays)
+            online = [client.online[module.name].read_value() for module in modules]
+            targets = {
+                module.name: module.layout.unflatten(client.target[module.name].read_value())
+                for module in modules
+                if module.has_target
+            }
+            with tf.GradientTape() as tape:
+                tape.watch(online)
+                named = zip(modules, online, strict=True)
+                params = {module.name: module.layout.unflatten(flat) for module, flat in named}
+                loss = self._agent.loss(params, targets, batch, seed)
+            gradients = tape.gradient(loss.value, online, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = clip_together(gradients, self._max_gradient_norm)
+            is_finite = tf.math.is_finite(loss.value)
+            for gradient in gradients:
+                is_finite &= tf.reduce_all(tf.math.is_finite(gradient))
+            tf.cond(is_finite, lambda: client.consume(gradients, rates), lambda: None)
+            self._names = ["loss", *loss.statistics]
+            return tf.stack([loss.value, *loss.statistics.values()]), is_finite
+
+        return step.get_concrete_function()  # calls cost less Python, and cannot trace again
+
+    def learn(self) -> None:
+        """Computes the minibatches that are due; none while the experience warms up.
+
+        Raises:
+          RunFailed: too many of them in a row were not finite.
+        """
+        due = self._experience.due()
+        if due and not self.has_learned:
+            self.has_learned = True
+            self._client.start()  # others may have trained while this one gathered its first experience
+        for _ in range(due):
+            self._learn_once()
+
+    def _learn_once(self) -> None:
+        enter, client = self._client.clock.enter, self._client
+        enter("experience")
+        self._experience.draw(self._rng)
+        enter("gradient")
+        seed = tf.constant([self._seed, client.own_minibatches % 2**31], tf.int32)
+        statistics, is_finite = self._step(*self._tensors, tf.constant(client.rates()), seed)
+        is_finite = bool(is_finite)  # on a GPU, only now is it computed
+        enter("copying")
+        if is_finite:
+            self._sums += statistics.numpy()
+            self._count += 1
+            client.after_minibatch()
+        else:
+            client.reject_minibatch()
+        enter("experience")
+
+    def take_statistics(self) -> dict[str, float]:
+        """Means of loss and statistics over the finite minibatches since the last call; NaN where there were none."""
+        means = self._sums / self._count if self._count else np.full(len(self._names), np.nan)
+        self._sums, self._count = np.zeros(len(self._names)), 0
+        return dict(zip(self._names, means.tolist(), strict=True))

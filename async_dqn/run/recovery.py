@@ -1,0 +1,237 @@
+"""A worker's run on parameter servers, from its first look at them to its last word, through every outage."""
+
+import contextlib
+import threading
+import time
+from typing import Any, NamedTuple
+
+from async_dqn.agents.base import Agent
+from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
+from async_dqn.cluster.remote_store import RemoteParameterStore
+from async_dqn.nn.module import initial_parameters
+from async_dqn.run import build
+from async_dqn.run.chief import Chief, Follower, exit_reason
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.run.resume import load_newest, restore_run
+from async_dqn.run.training import Training
+from async_dqn.store.base import Counters, Stop
+from async_dqn.store.round_trip import RoundTripClient
+
+_PATIENCE = 4.0  # seconds that an interrupted chief gives the others
+_SAVE_DEADLINE = 300.0  # seconds to bring replay to disk in the end; a stop by signal has less
+_SIGNAL_SAVE_DEADLINE = 4.0
+
+
+class _Start(NamedTuple):
+    """How the chief found the run: what a checkpoint holds for it, and whether the network was live already."""
+
+    restored: dict[str, Any] | None
+    is_live: bool
+
+
+class WorkerRun:
+    """One worker's part in the run.
+
+    Args:
+      agent: what it trains.
+      store: the networks on the parameter servers; not joined yet.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        run: RunDirectory,
+        store: RemoteParameterStore,
+        progress: Progress,
+        should_stop: threading.Event,
+    ):
+        self._agent, self._config, self._index, self._run = agent, agent.config, agent.worker, run
+        self._store, self._progress, self._should_stop = store, progress, should_stop
+        self._start = _Start(None, is_live=False)
+        self._chief: Chief | None = None
+        self._joined_at = 0.0  # when this worker joined, by the monotonic clock
+        self._has_begun = False  # config.json is this process's own
+
+    def run(self, *, resume: bool, num_threads: int) -> int:
+        """Trains to the end, through every outage that can be mended. Gives the exit code."""
+        client = None
+        while client is None:
+            try:
+                begun = self._begin(resume=resume)
+                if begun is None:
+                    return 130
+                self._start = begun
+                ledger = self._store.join()
+                self._joined_at = time.monotonic()
+                starting = build.make_client(self._agent, self._store)
+                starting.start()
+                client = starting
+            except Outage as outage:  # a ps that died meanwhile
+                self._reconnect(outage)
+                if self._should_stop.is_set():
+                    return 130
+        training = Training(
+            self._agent,
+            self._run,
+            client,
+            run_id=ledger.run_id,
+            num_threads=num_threads,
+            say=self._progress.say,
+        )
+        code = None
+        while code is None:
+            try:
+                if self._index == 0 and self._chief is None:
+                    self._chief = self._make_chief(client, training)
+                training.run(self._chief or Follower(), self._should_stop)
+                code = self._end(client)
+            except RunFailed as error:
+                self._fail(error, client)
+                raise
+            except Outage as outage:
+                self._recover(outage, client, training)
+                if self._should_stop.is_set():
+                    training.save(_SIGNAL_SAVE_DEADLINE)
+                    return 130
+        training.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
+        training.close()
+        self._store.close()
+        return code
+
+    def _begin(self, *, resume: bool) -> _Start | None:
+        """Sees to it that there is a network to work on: the chief sets it up or finds it, the others wait for it.
+
+        None where it was told to end before. Not the chief once there is a network: others may be at work on that by
+        now, and nobody else saves it and tells them that it is over.
+        """
+        store, say = self._store, self._progress.say
+        if self._index:
+            if not store.is_ready():
+                self._progress.show("waiting for worker 0 to initialise the network")
+            store.wait_until_ready(self._config.start_deadline, self._should_stop.is_set)
+            return None if self._should_stop.is_set() else _Start(None, is_live=True)
+        if store.is_ready():
+            store.run_id = store.read_ledger().run_id
+            if self._run.run_id() != store.run_id:
+                raise RunError(
+                    "the parameter servers hold the network of another run, which is left alone; end that run, or "
+                    "give its folder as --logdir"
+                )
+            say("the network is live; going on with it")
+            newest = load_newest(self._run, say)
+            return _Start(newest.values if newest else None, is_live=True)
+        if self._should_stop.is_set():
+            return None
+        store.run_id = self._run.next_id(resume=resume or self._has_begun)
+        if not resume and not self._has_begun:
+            self._run.check(resume=False)  # a chief that comes back to a cluster that is no longer live
+            self._run.write_config(self._config, store.run_id)  # a chief that comes back knows its network by this
+            self._has_begun = True
+        restored = self._set_up(restore=resume)
+        if resume:
+            self._run.write_config(self._config, store.run_id)  # not before: what cannot be resumed keeps its settings
+        return _Start(restored, is_live=False)
+
+    def _set_up(self, *, restore: bool) -> dict[str, Any] | None:
+        """Fills the parameter servers: from the newest checkpoint, or anew where there is none."""
+        restored = restore_run(self._run, self._store, self._progress.say) if restore else None
+        if restored is None:
+            self._store.initialize(initial_parameters(self._agent.modules, self._config.seed))
+        return restored
+
+    def _restore(self) -> dict[str, Any] | None:
+        try:
+            return self._set_up(restore=True)
+        except UserError as error:  # nobody asked for it here
+            raise RunError(str(error).removeprefix("--resume: ")) from error
+
+    def _make_chief(self, client: RoundTripClient, training: Training) -> Chief:
+        return Chief(
+            run=self._run,
+            store=self._store,
+            client=client,
+            actor_learner=training.actor_learner,
+            progress=self._progress,
+            restored=self._start.restored,
+            is_live=self._start.is_live,
+        )
+
+    def _end(self, client: RoundTripClient) -> int:
+        """Says goodbye in the right order: the others first, the chief last. Gives the exit code."""
+        stopped = client.counters.stopped
+        if self._should_stop.is_set():
+            stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
+        if self._chief:
+            self._chief.save("running")  # nothing of this is lost if a ps dies while the others end
+            lost = self._wait_for_others(self._chief, is_urgent=stopped >= Stop.INTERRUPTED)
+            if lost:
+                self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
+            stopped = max(stopped, self._store.add_counts(Counters()).stopped)  # others may have said so meanwhile
+            self._chief.finish(exit_reason(stopped))
+        with contextlib.suppress(Outage):  # what is left to do without this worker, the others do
+            self._store.leave()
+        if stopped == Stop.FAILED:
+            raise RunError(f"worker {self._index}: another worker has ended the run, see its log")
+        return 130 if stopped == Stop.INTERRUPTED else 0
+
+    def _wait_for_others(self, chief: Chief, *, is_urgent: bool) -> list[int]:
+        """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones."""
+        begin = time.monotonic()
+        while True:
+            chief.tick()
+            states = [worker.state for worker in self._store.check().workers]
+            is_urgent = is_urgent or self._should_stop.is_set()
+            now = time.monotonic()
+            awaited = {"active", "vacant"}
+            if is_urgent:  # who has not come by now will find the run ended
+                awaited = {"active"} if now - begin <= _PATIENCE else set()
+            elif now - self._joined_at > self._config.ps_deadline:
+                awaited = {"active"}  # of those the leases take care
+            if not any(state in awaited for state in states[1:]):
+                never_lost = {"done", "vacant"} if is_urgent else {"done"}  # who has not come yet is none the worse
+                return [worker for worker, state in enumerate(states) if worker and state not in never_lost]
+            time.sleep(0.05)
+
+    def _fail(self, error: RunFailed, client: RoundTripClient) -> None:
+        """Ends the run for everyone, with the last checkpoint as it is."""
+        with contextlib.suppress(RunError, Outage):
+            client.count(stopped=Stop.FAILED)
+            client.report()
+            if self._chief:
+                self._wait_for_others(self._chief, is_urgent=True)
+                self._chief.finish(f"failed: {error}")
+            self._store.leave()
+
+    def _recover(self, outage: Outage, client: RoundTripClient, training: Training) -> None:
+        """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
+        client.abandon_round_trip(self._config.ps_deadline)
+        has_restored = rolled_back = False
+        while True:
+            self._reconnect(outage)
+            if self._should_stop.is_set():
+                return
+            try:
+                if self._index == 0 and not self._store.is_ready():
+                    self._start = _Start(self._restore(), is_live=False)
+                    has_restored = True
+                self._store.wait_until_ready(self._config.ps_deadline, self._should_stop.is_set)
+                if not self._store.settle():
+                    rolled_back = True
+                    self._store.join(is_start=False)
+                    self._joined_at = time.monotonic()
+                if self._chief and has_restored:
+                    self._chief.go_on_from(self._start.restored)
+                    has_restored = False
+                client.restart(rolled_back=rolled_back)
+                if rolled_back:
+                    training.forget_games()
+                self._progress.say("going on")
+                return
+            except Outage as another:
+                outage = another
+
+    def _reconnect(self, outage: Outage) -> None:
+        deadline = self._config.ps_deadline
+        self._progress.say(f"{outage}; paused for up to {deadline:.0f} s until it is back")
+        self._store.reconnect(deadline, self._should_stop.is_set)

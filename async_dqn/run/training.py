@@ -1,0 +1,91 @@
+"""What the baseline and every worker do: train one actor-learner in its environments, and keep its files."""
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from async_dqn.agents.base import Agent
+from async_dqn.envs import registry
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.build import make_seeds
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.loop import run_loop
+from async_dqn.run.snapshots import Snapshots
+from async_dqn.run.worker_metrics import WorkerMetrics
+from async_dqn.store.client import ParameterClient
+
+# Vector steps that a worker claims at once: few enough to share out the end of a run, many enough to cost nothing.
+_CLAIM = 16
+
+
+class Duties(Protocol):
+    """What else this process has to do, step by step."""
+
+    def tick(self) -> None: ...
+
+
+class Training:
+    """One actor-learner with its environments and its files, built and brought to where it last stood.
+
+    Args:
+      agent: what is trained.
+      client: started already.
+      run_id: the run that it belongs to.
+      say: takes a line on what was found or went wrong.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        run: RunDirectory,
+        client: ParameterClient,
+        *,
+        run_id: int,
+        num_threads: int,
+        say: Callable[[str], None],
+    ):
+        config, worker = agent.config, agent.worker
+        self._client = client
+        self._overlap_steps = config.overlap_steps
+        agent_seeds, environment_seed = make_seeds(config, worker, client.env_steps)
+        self.actor_learner = ActorLearner(agent, client, agent_seeds)
+        self._snapshots = Snapshots(config, run, worker, run_id=run_id, actor_learner=self.actor_learner, say=say)
+        saved_seed, totals = self._snapshots.load()
+        seed = environment_seed if saved_seed is None else saved_seed
+        self._env = registry.make_vector_env(agent.spec, config.envs_per_worker, seed, num_threads)
+        self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
+        self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
+        gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
+
+    def run(self, duties: Duties, should_stop: threading.Event) -> None:
+        """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.
+
+        Raises Outage, after which it may be called again.
+        """
+        ticks = run_loop(self.actor_learner, self._env, self._client, claim=_CLAIM, overlap_steps=self._overlap_steps)
+        try:
+            for tick in ticks:
+                self._metrics.consume(tick)
+                duties.tick()
+                self._snapshots.tick(self._metrics.totals)
+                if should_stop.is_set():
+                    break
+        finally:
+            ticks.close()
+        self._metrics.report()
+        self._client.finish()
+
+    def forget_games(self) -> None:
+        """Drops the games that the chief has not heard of, as the run no longer contains their steps."""
+        self._metrics.forget()
+
+    def save(self, deadline: float) -> None:
+        """Brings everything to disk, within `deadline` seconds."""
+        self._metrics.log()
+        self._snapshots.finish(self._metrics.totals, deadline)
+
+    def close(self) -> None:
+        """Frees the environments and their threads."""
+        self._metrics.close()
+        self._env.close()

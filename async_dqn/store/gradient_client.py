@@ -1,0 +1,36 @@
+"""The client that pushes gradients: the optimizer is the store's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.store.base import ParameterStore
+from async_dqn.store.round_trip import RoundTripClient
+
+
+class GradientClient(RoundTripClient):
+    """Pushes each minibatch's gradient and pulls the parameters that come of it."""
+
+    def __init__(self, store: ParameterStore, **options: Any):
+        super().__init__(store, **options)
+        self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in self.modules]
+
+    def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
+        del rates  # it is the store that steps
+        for variable, gradient in zip(self._gradients, gradients, strict=True):
+            variable.assign(gradient)
+
+    def after_minibatch(self) -> None:
+        super().after_minibatch()
+        self._start_round_trip(self._values(), pull=True)
+
+    def _values(self) -> dict[str, np.ndarray]:
+        named = zip(self.modules, self._gradients, strict=True)
+        return {module.name: gradient.numpy() for module, gradient in named}
+
+    def finish(self) -> None:
+        self._close()
