@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from async_dqn.base.schedules import constant
 from async_dqn.base.types import Episode, StepResult
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import optimizers
-from async_dqn.store.base import Counters, ParameterStore, Pulled
-from async_dqn.store.client import LocalClient
+from async_dqn.nn.module import Module
+from async_dqn.store.base import Counters, ParameterStore, Pulled, Update
+from async_dqn.store.client import DirectClient, ParameterClient
+from async_dqn.store.delta_client import DeltaClient
+from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.local import LocalParameterStore
-from async_dqn.store.round_trips import DeltaClient, GradientClient
 
 
 def descent() -> optimizers.Optimizer:
@@ -37,132 +40,180 @@ def heavy_ball() -> optimizers.Optimizer:
     return optimizers.Optimizer("heavy_ball", lambda size: {"sum": np.zeros(size, np.float32)}, apply)
 
 
-def make_store(
-    online: Sequence[float] | np.ndarray = (0.0, 0.0),
+def make_module(
+    size: int = 2,
+    name: str = "q",
     *,
     optimizer: optimizers.Optimizer | None = None,
-    total_steps: int = 1_000,
-) -> LocalParameterStore:
-    """An initialised store in this process, which adds every update up unless told otherwise."""
-    store = LocalParameterStore(len(online), optimizer or optimizers.add(), total_steps)
-    store.initialize(np.array(online, np.float32))
-    return store
+    rate: float = 1.0,
+    has_target: bool = True,
+) -> Module:
+    """A module of exactly `size` parameters, which start at 0; it adds every update up unless told otherwise."""
+    layout: Any = SimpleNamespace(num_parameters=size, flatten=lambda arrays: arrays[name])
+    return Module(
+        name,
+        layout,
+        lambda rng: {name: np.zeros(size, np.float32)},
+        optimizer or optimizers.add(),
+        constant(rate),
+        has_target,
+    )
 
 
-def local_client(store: LocalParameterStore, *, rate: float = 1.0, max_nonfinite: int = 10) -> LocalClient:
+def make_store(online: Sequence[float] | np.ndarray = (0.0, 0.0), **options: Any) -> LocalParameterStore:
+    """An initialised store in this process with one module, "q"; for the options see `QStore`."""
+    return QStore(online, **options)
+
+
+class QStore(LocalParameterStore):
+    """An initialised store with one module, "q"; options that are not named here are those of `make_module`."""
+
+    def __init__(
+        self,
+        online: Sequence[float] | np.ndarray,
+        *,
+        total_steps: int = 1_000,
+        target_period: int = 0,
+        **options: Any,
+    ):
+        super().__init__([make_module(len(online), **options)], total_steps, target_period)
+        self.initialize({"q": np.array(online, np.float32)})
+
+
+def direct_client(store: LocalParameterStore, *, max_nonfinite: int = 10) -> DirectClient:
     """A started client of a store in this process."""
-    client = LocalClient(store, constant(rate), max_nonfinite=max_nonfinite)
+    client = DirectClient(store, max_nonfinite=max_nonfinite)
     client.start()
     return client
+
+
+local_client = direct_client
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"overlap": False, "max_nonfinite": 10, "max_staleness": 0, **given}
 
 
-def gradient_client(
-    store: ParameterStore, *, push_period: int = 1, pull_period: int = 1, rate: float = 1.0, **options: Any
-) -> GradientClient:
+def gradient_client(store: ParameterStore, **options: Any) -> GradientClient:
     """A started client, without overlap unless told otherwise."""
-    client = GradientClient(
-        store, constant(rate), push_period=push_period, pull_period=pull_period, **_options(options)
-    )
+    client = GradientClient(store, **_options(options))
     client.start()
     return client
 
 
 def delta_client(
-    store: ParameterStore,
-    *,
-    local_steps: int = 1,
-    optimizer: optimizers.Optimizer | None = None,
-    rate: float = 1.0,
-    **options: Any,
+    store: ParameterStore, *, local_steps: int = 1, optimizer: optimizers.Optimizer | None = None, **options: Any
 ) -> DeltaClient:
     """A started client, without overlap and adding every gradient up unless told otherwise."""
-    client = DeltaClient(
-        store,
-        constant(rate),
-        optimizer=optimizer or optimizers.add(),
-        local_steps=local_steps,
-        **_options(options),
-    )
+    modules = [module._replace(optimizer=optimizer or optimizers.add()) for module in store.modules]
+    client = DeltaClient(store, modules=modules, local_steps=local_steps, **_options(options))
     client.start()
     return client
 
 
-class GatedStore(LocalParameterStore):
+def minibatch(client: ParameterClient, *update: float) -> None:
+    """One minibatch of a client, whose gradient of the one module is `update`."""
+    client.consume([as_tensor(*update)], tf.constant(client.rates()))
+    client.after_minibatch()
+
+
+def push(store: ParameterStore, *update: float, rate: float = 1.0, computed_on: int = 0, **counts: int) -> Counters:
+    """Pushes one update to "q", as another worker does; gives the counters before."""
+    counters = Counters(**{"updates": 1} | counts)
+    return store.push({"q": Update(np.array(update, np.float32), rate)}, counters, computed_on)
+
+
+def online(client: ParameterClient) -> list[float]:
+    """The client's copy of "q"."""
+    return client.online["q"].numpy().tolist()
+
+
+def global_online(store: ParameterStore) -> list[float]:
+    """The store's "q"."""
+    return store.pull().online["q"].tolist()
+
+
+def as_tensor(*values: float) -> tf.Tensor:
+    """A float32 vector."""
+    return tf.constant(values, tf.float32)
+
+
+Updates = Mapping[str, Update]
+
+
+class GatedStore(QStore):
     """A store whose pushes wait at `gate`; `arrived` is set as soon as one stands there."""
 
     def __init__(self, online: Sequence[float] | np.ndarray):
-        super().__init__(len(online), optimizers.add(), 1_000)
-        self.initialize(np.array(online, np.float32))
+        super().__init__(online)
         self.arrived, self.gate = threading.Event(), threading.Event()
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+    def push(self, updates: Updates, counts: Counters, computed_on: int) -> Counters:
         self.arrived.set()
         assert self.gate.wait(30), "nobody opened the gate"
-        return super().push(update, learning_rate, counts, computed_on)
+        return super().push(updates, counts, computed_on)
 
 
-class RecordingStore(LocalParameterStore):
-    """A store that keeps the list of trips made to it: ("push", update, learning rate), ("pull",), ("target",)."""
+class RecordingStore(QStore):
+    """A store that keeps the list of requests to it: ("push", update, learning rate), ("pull",), ("target",)."""
 
-    def __init__(self, online: Sequence[float] | np.ndarray, optimizer: optimizers.Optimizer):
-        super().__init__(len(online), optimizer, 1_000)
-        self.trips: list[tuple] = []
-        self.initialize(np.array(online, np.float32))
+    def __init__(self, online: Sequence[float] | np.ndarray, **options: Any):
+        self.requests: list[tuple] = []
+        super().__init__(online, **options)
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
-        self.trips.append(("push", update.tolist(), learning_rate))
-        return super().push(update, learning_rate, counts, computed_on)
+    @property
+    def pushes(self) -> list[list[float]]:
+        """The updates pushed until now."""
+        return [request[1] for request in self.requests if request[0] == "push"]
+
+    def push(self, updates: Updates, counts: Counters, computed_on: int) -> Counters:
+        self.requests.append(("push", updates["q"].value.tolist(), updates["q"].rate))
+        return super().push(updates, counts, computed_on)
 
     def pull(self) -> Pulled:
-        self.trips.append(("pull",))
+        self.requests.append(("pull",))
         return super().pull()
 
-    def pull_target(self) -> np.ndarray:
-        self.trips.append(("target",))
+    def pull_target(self) -> dict[str, np.ndarray]:
+        self.requests.append(("target",))
         return super().pull_target()
 
 
-class DroppingStore(LocalParameterStore):
+class DroppingStore(QStore):
     """A store that drops what is too stale, and counts it, as the ledger of parameter servers does."""
 
     def __init__(self, online: Sequence[float] | np.ndarray, max_staleness: int):
-        super().__init__(len(online), optimizers.add(), 1_000)
+        super().__init__(online)
         self._max_staleness = max_staleness
-        self.initialize(np.array(online, np.float32))
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+    def push(self, updates: Updates, counts: Counters, computed_on: int) -> Counters:
         before = self.pull().counters
         if before.updates - computed_on <= self._max_staleness:
-            return super().push(update, learning_rate, counts, computed_on)
+            return super().push(updates, counts, computed_on)
         self.add_counts(counts._replace(updates=0, dropped=counts.updates))
         return before
 
 
-class FragileStore(LocalParameterStore):
+class FragileStore(QStore):
     """A store that is out of reach while `is_out`.
 
     Like that of parameter servers, it keeps the counts that it was given meanwhile, and adds them in `settle`.
     """
 
-    def __init__(self, online: Sequence[float] | np.ndarray, total_steps: int = 1_000):
-        super().__init__(len(online), optimizers.add(), total_steps)
+    def __init__(self, online: Sequence[float] | np.ndarray, **options: Any):
         self.is_out = False
         self._unsettled: list[Counters] = []
-        self.initialize(np.array(online, np.float32))
+        super().__init__(online, **options)
 
-    def push(self, update: np.ndarray, learning_rate: float, counts: Counters, computed_on: int) -> Counters:
+    def push(self, updates: Updates, counts: Counters, computed_on: int) -> Counters:
         self._refuse(counts)
-        return super().push(update, learning_rate, counts, computed_on)
+        return super().push(updates, counts, computed_on)
 
     def pull(self) -> Pulled:
         self._refuse(Counters())
         return super().pull()
 
-    def pull_target(self) -> np.ndarray:
+    def pull_target(self) -> dict[str, np.ndarray]:
         self._refuse(Counters())
         return super().pull_target()
 
@@ -252,14 +303,3 @@ class RecordingAgent:
 
     def learn(self) -> None:
         self.calls.append(("learn",))
-
-
-def minibatch(client: LocalClient | GradientClient | DeltaClient, *update: float) -> None:
-    """One minibatch of a client, whose gradient is `update`."""
-    client.consume(as_tensor(*update), as_tensor(client.current_learning_rate())[0])
-    client.after_minibatch()
-
-
-def as_tensor(*values: float) -> tf.Tensor:
-    """A float32 vector."""
-    return tf.constant(values, tf.float32)
