@@ -1,173 +1,129 @@
-"""The layout of the flat vector, the arithmetic of the counters, and the store in this process."""
+"""The store in this process."""
 
-import math
 import threading
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from fakes import descent, make_store
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fakes import descent, global_online, make_module, make_store, push
 
 from async_dqn.nn import optimizers
-from async_dqn.nn.layout import Layout
-from async_dqn.store.base import Counters, EpisodeReport, Standing, Stop, WorkerStatus, advance
+from async_dqn.store.base import Counters, EpisodeReport, Standing, Update, WorkerStatus
 from async_dqn.store.local import LocalParameterStore
 
-SHAPES = st.dictionaries(
-    st.text("abc/", min_size=1, max_size=4),
-    st.lists(st.integers(1, 4), max_size=4).map(tuple),
-    min_size=1,
-    max_size=5,
-)
+
+def target(store):
+    return store.pull_target()["q"].tolist()
 
 
-@settings(deadline=None)
-@given(SHAPES, st.integers(0, 2**32 - 1))
-def test_layout_round_trip(shapes, seed):
-    layout = Layout(shapes)
-    rng = np.random.default_rng(seed)
-    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    flat = layout.flatten(arrays)
-    # Each array takes whole rows of 16 floats.
-    assert (
-        flat.shape == (layout.num_parameters,) == (sum(-(-math.prod(shape) // 16) * 16 for shape in shapes.values()),)
-    )
-    assert flat.dtype == np.float32
-    back = layout.unflatten(flat)
-    assert list(back) == list(shapes)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(back[name], array)
-    np.testing.assert_array_equal(layout.flatten({name: x.numpy() for name, x in back.items()}), flat)
-
-
-def test_arrays_lie_in_the_order_of_the_layout_each_from_a_boundary_on():
-    layout = Layout({"w": (2, 2), "b": (), "c": (20,), "a": (1,)})
-    flat = layout.flatten({"a": np.array([6]), "b": np.array(5), "w": np.array([[1, 2], [3, 4]]), "c": np.full(20, 7)})
-    np.testing.assert_array_equal(flat, [1, 2, 3, 4] + 12 * [0] + [5] + 15 * [0] + 20 * [7] + 12 * [0] + [6] + 15 * [0])
-
-
-def test_the_zeros_between_arrays_have_no_gradient():
-    layout = Layout({"w": (3,), "b": (17,)})
-    flat = tf.Variable(np.arange(48, dtype=np.float32))
-    with tf.GradientTape() as tape:
-        loss = tf.add_n([tf.reduce_sum(array**2) for array in layout.unflatten(flat).values()])
-    expected = np.zeros(48)
-    expected[:3], expected[16:33] = 2 * np.arange(3), 2 * np.arange(16, 33)
-    np.testing.assert_array_equal(tape.gradient(loss, flat), expected)
-
-
-@pytest.mark.parametrize(
-    "arrays",
-    [{"w": np.zeros(3)}, {"w": np.zeros((2, 1))}, {"v": np.zeros(2)}, {}, {"w": np.zeros(2), "v": np.zeros(2)}],
-    ids=["size", "rank", "name", "missing", "too many"],
-)
-def test_flatten_refuses_what_does_not_fit(arrays):
-    with pytest.raises(ValueError, match=r"do not fit the layout \{'w': \(2,\)\}"):
-        Layout({"w": (2,)}).flatten(arrays)
-
-
-def test_advance_adds_everything_but_the_maxima():
-    before = Counters(*range(10, 10 + len(Counters._fields)))._replace(claimed_steps=10, staleness_max=4, stopped=0)
-    counts = Counters(*range(1, 1 + len(Counters._fields)))._replace(claimed_steps=16, staleness_max=2, stopped=0)
-    after = advance(before, counts, 100)
-    sums = {name: getattr(before, name) + getattr(counts, name) for name in Counters._fields}
-    assert after == Counters(**sums | {"staleness_max": max(4, 2), "stopped": 0})
-    assert after.claimed_steps == 10 + 16
-    assert advance(after, Counters(staleness_max=9), 100).staleness_max == 9
-
-
-@pytest.mark.parametrize(("first", "second"), [(Stop.SOLVED, Stop.INTERRUPTED), (Stop.INTERRUPTED, Stop.FAILED)])
-def test_of_several_reasons_to_stop_the_gravest_counts(first, second):
-    for one, other in ((first, second), (second, first)):
-        stopped = advance(advance(Counters(), Counters(stopped=one), 100), Counters(stopped=other), 100).stopped
-        assert stopped == second > first > 0
-
-
-@pytest.mark.parametrize(
-    ("claimed", "wanted", "stopped", "expected"),
-    [
-        (90, 16, 0, 100),
-        (100, 16, 0, 100),
-        (120, 16, 0, 120),
-        (90, 5, 0, 90 + 5),
-        (90, 5, 1, 90),
-        (90, -5, 0, 90 - 5),
-        (90, -5, 1, 90 - 5),
-    ],
-    ids=["the rest", "spent", "overspent already", "all", "stopped", "given back", "given back when stopped"],
-)
-def test_advance_keeps_within_a_budget_of_100(claimed, wanted, stopped, expected):
-    before = Counters(claimed_steps=claimed, stopped=stopped)
-    assert advance(before, Counters(claimed_steps=wanted), 100).claimed_steps == expected
-
-
-def test_steps_are_not_granted_by_the_call_that_comes_after_a_stop():
-    stopped = advance(Counters(claimed_steps=4), Counters(stopped=1), 100)
-    assert advance(stopped, Counters(claimed_steps=8), 100).claimed_steps == 4
-
-
-@given(st.integers(1, 200), st.lists(st.integers(0, 60), max_size=20))
-def test_claims_never_exceed_the_budget_and_spend_it(budget, wanted):
-    counters = Counters()
-    for steps in wanted:
-        before, counters = counters, advance(counters, Counters(claimed_steps=steps), budget)
-        assert 0 <= counters.claimed_steps - before.claimed_steps <= steps
-    assert counters.claimed_steps == min(budget, sum(wanted))
+def assert_same_state(store, expected):
+    found, expected = store.state(), expected.state()
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
 def test_initialize_sets_online_and_target_and_starts_counting_again():
-    store = make_store([1, 2], optimizer=optimizers.adam())
-    store.push(np.ones(2, np.float32), 0.1, Counters(updates=1), 0)
-    store.refresh_target()
-    store.initialize(np.array([3, 4], np.float32))
-    np.testing.assert_array_equal(store.pull().online, [3, 4])
-    np.testing.assert_array_equal(store.pull_target(), [3, 4])
+    store = make_store([1, 2], optimizer=optimizers.adam(), target_period=1)
+    push(store, 1, 1, rate=0.1, minibatches=1)
+    store.initialize({"q": np.array([3, 4], np.float32)})
+    assert global_online(store) == target(store) == [3, 4]
     assert store.pull().counters == Counters()
-    np.testing.assert_array_equal(store.state()["slot/m"], [0, 0])
+    np.testing.assert_array_equal(store.state()["q/slot/m"], [0, 0])
 
 
 def test_pushes_add_up_and_tell_the_counters_before_each():
     store = make_store([1, 2])
-    first = store.push(np.array([1, 0], np.float32), 0.5, Counters(updates=1, env_steps=4), 0)
-    second = store.push(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6), 0)
-    assert (first, second) == (Counters(), Counters(updates=1, env_steps=4))
-    online, counters = store.pull()
-    np.testing.assert_array_equal(online, [1 + 1, 2 + 10])
-    assert counters == Counters(updates=1 + 1, env_steps=4 + 6)
-
-
-def test_a_push_pull_is_a_push_and_then_a_pull():
-    store = make_store([1, 2])
-    store.push(np.array([1, 0], np.float32), 0.5, Counters(updates=1, env_steps=4), 0)
-    before, pulled = store.push_pull(np.array([0, 10], np.float32), 0.5, Counters(updates=1, env_steps=6), 0)
-    assert (before, pulled.counters) == (Counters(updates=1, env_steps=4), Counters(updates=2, env_steps=10))
-    np.testing.assert_array_equal(pulled.online, [1 + 1, 2 + 10])
+    assert push(store, 1, 0, env_steps=4) == Counters()
+    assert push(store, 0, 10, env_steps=6) == Counters(updates=1, env_steps=4)
+    assert global_online(store) == [1 + 1, 2 + 10]
+    assert store.pull().counters == Counters(updates=1 + 1, env_steps=4 + 6)
 
 
 def test_push_steps_with_the_optimizer_and_the_learning_rate():
     store = make_store([1, 2], optimizer=descent())
-    store.push(np.array([4, -8], np.float32), 0.25, Counters(updates=1), 0)
-    np.testing.assert_array_equal(store.pull().online, [1 - 0.25 * 4, 2 + 0.25 * 8])
+    push(store, 4, -8, rate=0.25)
+    assert global_online(store) == [1 - 0.25 * 4, 2 + 0.25 * 8]
+
+
+def test_each_module_has_its_own_optimizer_rate_and_target_or_none():
+    modules = [
+        make_module(2, "actor", optimizer=descent(), has_target=False),
+        make_module(3, "critic", optimizer=optimizers.adam()),
+    ]
+    store = LocalParameterStore(modules, total_steps=100, target_period=2)
+    store.initialize({"actor": np.array([10, 20], np.float32), "critic": np.zeros(3, np.float32)})
+    actor, critic = np.array([1, 2], np.float32), np.array([4, -4, 0], np.float32)
+
+    def assert_is(actor, critic, target):
+        pulled = store.pull().online
+        assert pulled["actor"].tolist() == actor
+        np.testing.assert_allclose(pulled["critic"], critic, rtol=1e-5)
+        assert store.pull_target().keys() == {"critic"}
+        np.testing.assert_allclose(store.pull_target()["critic"], target, rtol=1e-5)
+
+    both = {"actor": Update(actor, 0.5), "critic": Update(critic, 0.25)}
+    store.push(both, Counters(updates=1, minibatches=1), 0)
+    first = [-0.25, 0.25, 0]  # Adam's first step is the rate, along the sign
+    assert_is([10 - 0.5 * 1, 20 - 0.5 * 2], first, [0, 0, 0])
+    before, pulled = store.push_pull({"actor": Update(actor, 1.0)}, Counters(updates=1, minibatches=1), 0)
+    assert (before.updates, pulled.counters.updates, pulled.counters.target_refreshes) == (1, 2, 1)
+    assert {name: value.tolist() for name, value in pulled.online.items()} == {"actor": [9.5 - 1, 19 - 2]}
+    assert_is([8.5, 17], first, first)
+    store.push({"critic": Update(critic, 0.25)}, Counters(updates=1), 0)
+    assert_is([8.5, 17], [-0.5, 0.5, 0], first)
+    assert {name for name in store.state() if not name.startswith("counter/")} == {
+        *("actor/online", "critic/online", "critic/target"),
+        *("critic/slot/m", "critic/slot/v", "critic/slot/beta_powers"),
+    }
+    restored = LocalParameterStore(modules, total_steps=100, target_period=2)
+    restored.restore(store.state())
+    assert_same_state(restored, store)
 
 
 def test_what_was_pulled_does_not_change_with_later_pushes():
-    store = make_store([1, 2])
+    store = make_store([1, 2], target_period=1)
     pulled, target, state = store.pull().online, store.pull_target(), store.state()
-    store.push(np.ones(2, np.float32), 0.0, Counters(), 0)
-    store.refresh_target()
-    for array in (pulled, target, state["online"], state["target"]):
+    push(store, 1, 1, minibatches=1)
+    for array in (pulled["q"], target["q"], state["q/online"], state["q/target"]):
         np.testing.assert_array_equal(array, [1, 2])
 
 
-def test_target_follows_online_only_when_refreshed():
-    store = make_store([1, 2])
-    store.push(np.ones(2, np.float32), 0.0, Counters(), 0)
-    np.testing.assert_array_equal(store.pull_target(), [1, 2])
-    store.refresh_target()
-    np.testing.assert_array_equal(store.pull_target(), [1 + 1, 2 + 1])
-    assert store.pull().counters.target_refreshes == 1
+REPORTS = {
+    "push": lambda store, counts: store.push({}, counts, 0),
+    "push_pull": lambda store, counts: store.push_pull({}, counts, 0),
+    "claim_steps": lambda store, counts: store.claim_steps(4, counts),
+    "add_counts": lambda store, counts: store.add_counts(counts),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_target_is_refreshed_once_by_whoever_reports_that_the_minibatches_passed_a_multiple_of_the_period(report):
+    store = make_store([0, 0], target_period=10)
+    # minibatches reported: the global count is 9, 10, 10, 19, 21, 46, 49, 50
+    counts = [9, 1, 0, 9, 2, 25, 3, 1]
+    is_refreshed = [False, True, False, False, True, True, False, True]
+    copied = 0
+    for number, (minibatches, due) in enumerate(zip(counts, is_refreshed, strict=True), 1):
+        push(store, 1, 0)  # so that online is `number`
+        report(store, Counters(minibatches=minibatches))
+        copied = number if due else copied
+        assert target(store) == [copied, 0]
+        assert store.pull().counters.target_refreshes == sum(is_refreshed[:number])
+
+
+def test_a_refreshed_target_has_the_update_in_it_that_came_with_the_minibatches():
+    store = make_store([0, 0], target_period=2)
+    push(store, 1, 0, minibatches=1)
+    assert target(store) == [0, 0]
+    push(store, 2, 0, minibatches=1)
+    push(store, 4, 0, minibatches=1)
+    assert (target(store), global_online(store)) == ([1 + 2, 0], [1 + 2 + 4, 0])
+
+
+def test_without_a_target_period_the_target_stays():
+    store = make_store([0, 0])
+    push(store, 1, 0, minibatches=1_000_000)
+    assert (target(store), store.pull().counters.target_refreshes) == ([0, 0], 0)
 
 
 def test_claims_end_exactly_with_the_budget():
@@ -178,9 +134,8 @@ def test_claims_end_exactly_with_the_budget():
     assert grants[-1][1].minibatches == 4
 
 
-def test_a_store_says_what_it_holds():
-    store = make_store([1, 2, 3], total_steps=20)
-    assert (store.num_parameters, store.total_steps) == (3, 20)
+def test_check_gives_the_counters_and_the_one_worker():
+    store = make_store(total_steps=20)
     store.claim_steps(8, Counters(env_steps=5))
     counters = Counters(claimed_steps=8, env_steps=5)
     assert store.check() == Standing(counters, [WorkerStatus("active", 1, counters)])
@@ -188,45 +143,33 @@ def test_a_store_says_what_it_holds():
 
 def test_a_store_in_this_process_drops_nothing_however_stale():
     store = make_store([1, 2])
-    for number in range(50):
-        before = store.push(np.ones(2, np.float32), 0.0, Counters(updates=1), computed_on=0)
-        assert before.updates == number
-    np.testing.assert_array_equal(store.pull().online, [1 + 50, 2 + 50])
+    assert [push(store, 1, 1, computed_on=0).updates for _ in range(50)] == list(range(50))
+    assert global_online(store) == [1 + 50, 2 + 50]
     assert store.pull().counters == Counters(updates=50)
-
-
-def test_a_stopped_run_grants_nothing():
-    store = make_store(total_steps=20)
-    store.claim_steps(8, Counters())
-    store.add_counts(Counters(stopped=1))
-    assert store.claim_steps(8, Counters())[0] == 0
 
 
 def test_steps_given_back_by_a_push_are_granted_again():
     store = make_store(total_steps=20)
     assert store.claim_steps(20, Counters())[0] == 20
-    store.push(np.zeros(2, np.float32), 0.0, Counters(claimed_steps=-5), 0)
+    push(store, 0, 0, claimed_steps=-5)
     assert store.claim_steps(20, Counters())[0] == 5
 
 
-@pytest.mark.parametrize(("given_back", "wanted", "granted"), [(5, 0, 0), (5, 3, 3), (5, 10, 5), (0, 10, 0)])
-def test_steps_given_back_by_a_claim_can_be_claimed_in_the_same_breath(given_back, wanted, granted):
+@pytest.mark.parametrize(
+    ("given_back", "wanted", "stopped", "granted"),
+    [(5, 0, 0, 0), (5, 3, 0, 3), (5, 10, 0, 5), (0, 10, 0, 0), (6, 4, 1, 0)],
+)
+def test_steps_given_back_by_a_claim_can_be_claimed_by_the_same(given_back, wanted, stopped, granted):
     store = make_store(total_steps=20)
-    store.claim_steps(20, Counters())
+    store.claim_steps(20, Counters(stopped=0))
+    store.add_counts(Counters(stopped=stopped))
     now, counters = store.claim_steps(wanted, Counters(claimed_steps=-given_back))
     assert (now, counters.claimed_steps) == (granted, 20 - given_back + granted)
 
 
-def test_a_stopped_run_takes_steps_back_and_grants_none():
-    store = make_store(total_steps=20)
-    store.claim_steps(20, Counters())
-    store.add_counts(Counters(stopped=1))
-    assert store.claim_steps(4, Counters(claimed_steps=-6))[0] == 0
-
-
 def test_claims_and_pushes_of_many_threads_are_exact():
-    num_threads, budget = 8, 1_003
-    store = make_store([0, 0], total_steps=budget)
+    num_threads, budget, period = 8, 1_003, 5
+    store = make_store([0, 0], total_steps=budget, target_period=period)
     barrier = threading.Barrier(num_threads)
     granted = [0] * num_threads
     befores: list[list[int]] = [[] for _ in range(num_threads)]
@@ -235,7 +178,7 @@ def test_claims_and_pushes_of_many_threads_are_exact():
         barrier.wait(30)
         while now := store.claim_steps(7, Counters())[0]:
             granted[index] += now
-            before = store.push(np.array([now, 1], np.float32), 0.0, Counters(updates=1, env_steps=now), 0)
+            before = push(store, now, 1, env_steps=now, minibatches=1)
             befores[index].append(before.updates)
 
     threads = [threading.Thread(target=work, args=[index]) for index in range(num_threads)]
@@ -244,14 +187,21 @@ def test_claims_and_pushes_of_many_threads_are_exact():
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    num_pushes = -(-budget // 7)
+    pushes = -(-budget // 7)
     assert sum(granted) == budget
-    assert sorted(sum(befores, [])) == list(range(num_pushes))  # each push has a place of its own
-    np.testing.assert_array_equal(store.pull().online, [budget, num_pushes])
-    assert store.pull().counters == Counters(claimed_steps=budget, env_steps=budget, updates=num_pushes)
+    assert sorted(sum(befores, [])) == list(range(pushes))  # no two pushes saw the same counters
+    assert global_online(store) == [budget, pushes]
+    assert store.pull().counters == Counters(
+        claimed_steps=budget,
+        env_steps=budget,
+        updates=pushes,
+        minibatches=pushes,
+        target_refreshes=pushes // period,
+    )
+    assert target(store)[1] == pushes // period * period
 
 
-OPTIMIZERS = [
+OPTIMIZERS = [optimizers.add(), optimizers.adam(), optimizers.rmsprop(), optimizers.rmsprop(centered=False)]
     optimizers.add(),
     optimizers.adam(),
     optimizers.rmsprop(centered=True),
@@ -261,44 +211,52 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
 def test_a_restored_store_goes_on_as_the_saved_one_would_have(optimizer):
-    saved, restored = (make_store([1, 2, 3], optimizer=optimizer) for _ in range(2))
+    saved, restored = (make_store([1, 2, 3], optimizer=optimizer, target_period=3) for _ in range(2))
     gradients = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    for gradient in gradients[:3]:
-        saved.push(gradient, 0.1, Counters(updates=1, env_steps=4), 0)
-    saved.refresh_target()
-    saved.push(gradients[3], 0.1, Counters(updates=1), 0)
+    for gradient in gradients[:4]:
+        push(saved, *gradient, rate=0.1, env_steps=4, minibatches=1)
     restored.restore(saved.state())
     for store in (saved, restored):
-        store.push(gradients[4], 0.1, Counters(updates=1), 0)
-    expected, found = saved.state(), restored.state()
-    assert expected.keys() == found.keys()
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
-    assert restored.pull().counters == Counters(updates=5, env_steps=12, target_refreshes=1)
+        push(store, *gradients[4], rate=0.1)
+    assert_same_state(restored, saved)
+    assert restored.pull().counters == Counters(updates=5, env_steps=16, minibatches=4, target_refreshes=1)
 
 
-@pytest.mark.parametrize("missing", ["online", "target", "counters", "slot/m", "slot/beta_powers"])
+def test_counters_are_restored_by_name_whatever_counters_the_saving_version_had():
+    saved, restored = make_store(), make_store()
+    push(saved, 1, 2, env_steps=4, episodes=3)
+    push(restored, 0, 0, episodes=9)
+    state = saved.state() | {"counter/moons": np.int64(7)}
+    del state["counter/episodes"]
+    restored.restore(state)
+    assert global_online(restored) == [1, 2]
+    assert restored.pull().counters == Counters(updates=1, env_steps=4, episodes=0)
+
+
+@pytest.mark.parametrize("missing", ["q/online", "q/target", "q/slot/m", "q/slot/beta_powers"])
 def test_restore_names_what_a_state_lacks(missing):
     store = make_store(optimizer=optimizers.adam())
     state = {name: array for name, array in store.state().items() if name != missing}
-    with pytest.raises(ValueError, match=rf"are not those of this network and optimizer, .*'{missing}'"):
+    with pytest.raises(ValueError, match=missing):
         store.restore(state)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        LocalParameterStore(3, optimizers.adam(), 10),
-        LocalParameterStore(2, optimizers.add(), 10),
-        LocalParameterStore(2, optimizers.rmsprop(), 10),
-    ],
-    ids=["another size", "without slots", "another optimizer"],
-)
-def test_restore_refuses_the_state_of_another_network_or_optimizer_and_changes_nothing(other):
+OTHERS = {
+    "another size": make_module(3, optimizer=optimizers.adam()),
+    "another name": make_module(2, "v", optimizer=optimizers.adam()),
+    "without slots": make_module(2),
+    "without a target": make_module(2, optimizer=optimizers.adam(), has_target=False),
+    "another optimizer": make_module(2, optimizer=optimizers.rmsprop()),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_restore_refuses_the_state_of_other_modules_and_changes_nothing(other):
     store = make_store([1, 2], optimizer=optimizers.adam())
-    with pytest.raises(ValueError, match=r"saved arrays .*'online': \(\d,\).* are not those of this network"):
-        store.restore(other.state())
-    np.testing.assert_array_equal(store.pull().online, [1, 2])
+    push(store, 0, 0)
+    with pytest.raises(ValueError, match="q/online"):
+        store.restore(LocalParameterStore([other], 100).state())
+    assert (global_online(store), store.pull().counters.updates) == ([1, 2], 1)
 
 
 def test_reported_episodes_are_taken_once_and_in_order():
