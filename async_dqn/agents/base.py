@@ -53,6 +53,7 @@ class Agent(abc.ABC):
     summary: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     metrics: ClassVar[tuple[str, ...]] = ()
+    network_outputs: ClassVar[Mapping[str, str]] = {}
 
     modules: Sequence[Module]
 

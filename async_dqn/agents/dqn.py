@@ -58,6 +58,7 @@ class DQN(Agent):
     Config = DQNConfig
     summary = "Q-learning from replay with a target network (Mnih et al. 2015)"
     metrics = ("epsilon",)
+    network_outputs = {"q_values": "the value of each action"}
     presets = {
         # Mnih et al. 2015 as DeepMind's code and dqn_zoo have it: the target is refreshed every 40,000 frames and
         # epsilon falls over 4 M frames. The paper's text says 10,000 updates (160,000 frames) and 1 M frames.

@@ -37,8 +37,8 @@ class PPOConfig(Config):
         steps = self.rollout_length * self.envs_per_worker
         if self.batch_size > steps:
             raise UserError(
-                f"--batch_size={self.batch_size}: a rollout has {steps} steps (--rollout_length={self.rollout_length} x "
-                f"--envs_per_worker={self.envs_per_worker}); must be at most that"
+                f"--batch_size={self.batch_size}: must be at most the {steps} steps of a rollout, "
+                f"--rollout_length={self.rollout_length} x --envs_per_worker={self.envs_per_worker}"
             )
 
 
@@ -68,6 +68,7 @@ class PPO(Agent):
     Config = PPOConfig
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
     metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
+    network_outputs = {"logits": "of the policy", "value": "of the state"}
     presets = {
         "atari": _ATARI,
         "pong": _ATARI | {"stop_at_return": 18.0},

@@ -43,12 +43,23 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
         hint = did_you_mean(preset, cls.presets)
         names = ", ".join(cls.presets)
         raise UserError(f"--preset={preset}: {hint}must be one of {names} for --agent={agent}")
+    known = {field.name for field in dataclasses.fields(cls.Config)}
+    for name in overrides:
+        if name not in known:
+            raise UserError(f"--{name}: {missing_setting(agent, name)}")
     return cls.Config(**({**cls.presets[preset], "agent": agent} | dict(overrides)))
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Config:
     """Settings from config.json, of the class of their agent. Raises UserError for bad ones."""
     return find(str(values.get("agent", Config.agent))).Config.from_dict(values)
+
+
+def missing_setting(agent: str, name: str) -> str:
+    """Says that an agent has no setting of this name, and which agents have it."""
+    having = owners(name)
+    others = f"{', '.join(having)} has it" if having else "neither has any other; see --help"
+    return f"--agent={agent} has no such setting, {others}"
 
 
 def owners(flag: str) -> list[str]:

@@ -170,9 +170,9 @@ def _agent_name(arguments: Sequence[str]) -> str:
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, agent: str, command: str) -> UserError:
     name = error.flagname
-    owners = table.owners(name) or table.owners(name.removeprefix("no"))
-    if owners:
-        return UserError(f"--{name}: --agent={agent} has no such setting; {', '.join(owners)} has it")
+    for setting in (name, name.removeprefix("no")):
+        if table.owners(setting):
+            return UserError(f"--{name}: {table.missing_setting(agent, setting)}")
     return UserError(f"{' '.join(str(error).split())}; see async-dqn {command} --help")
 
 

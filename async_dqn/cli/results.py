@@ -1,15 +1,18 @@
 """Commands that show, hand on, compare and measure what training brings."""
 
+import dataclasses
+import textwrap
 from pathlib import Path
 
 from absl import flags
 
+from async_dqn.agents import table
 from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
 from async_dqn.run.directory import default_logdir
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import DTYPES
+from async_dqn.settings.config import DTYPES, Config
 from async_dqn.system import devices, signals
 from async_dqn.tools import pretrained
 
@@ -25,6 +28,8 @@ def _evaluate(call: Call) -> int:
         raise UserError(f"--video={values.video}: must end in .gif or .mp4")
     if not values.video_seconds > 0:
         raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
+    if not 0 <= values.eval_epsilon <= 1:
+        raise UserError(f"--eval_epsilon={values.eval_epsilon}: must be 0 to 1")
     if values.overlay == "q" and values.video is None and not values.human:
         raise UserError("--overlay=q: needs --video=FILE or --human to be seen")
     config = run.read_config()
@@ -33,7 +38,8 @@ def _evaluate(call: Call) -> int:
 
     watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay == "q")
     keeps = values.pretrained is None
-    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, keeps=keeps)
+    play = evaluate.Play(values.greedy, values.eval_epsilon)
+    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, play=play, keeps=keeps)
 
 
 def _export(call: Call) -> int:
@@ -91,8 +97,7 @@ def _compare(call: Call) -> int:
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     config = from_flags.config(values, {}, quick)
     from async_dqn.run import preflight
-    from async_dqn.tools.report.compare import Comparison, run_compare
-    from async_dqn.tools.report.experiment import check_counts
+    from async_dqn.tools.report.compare import Comparison, check_counts, run_compare
 
     counts = check_counts(values.worker_counts)
     name = default_logdir(config.env, "compare")
@@ -115,14 +120,35 @@ def _status(call: Call) -> int:
     return status.run_status(call.operands)
 
 
+def _agents(call: Call) -> int:
+    del call
+    for name in table.TABLE:
+        agent = table.find(name)
+        own = [field.name for field in dataclasses.fields(agent.Config) if not hasattr(Config, field.name)]
+        print(f"{name}: {agent.summary}")
+        print(f"  presets: {', '.join(agent.presets)}")
+        print(f"  its own metrics: {', '.join(agent.metrics)}")
+        print(textwrap.fill(f"its own flags: --{', --'.join(own)}", 100, initial_indent="  ", subsequent_indent="    "))
+    print("package.module:NAME: one of your own, see docs/extending.md")
+    return 0
+
+
 COMMANDS = {
+    "agents": Command("List the algorithms: what each is, its presets and its flags.", _agents),
     "evaluate": Command(
-        "Play greedy games with a trained agent.",
+        "Play games with a trained agent.",
         _evaluate,
         logdir="The run directory of the agent.",
         options=(
             ("games", Whole(), 30, "Games to play."),
             ("seed", Whole(), 12345, "Seed of the games."),
+            (
+                "greedy",
+                flags.BooleanParser(),
+                True,
+                "Take the best action, the mode of a policy; false: act as at the end of training.",
+            ),
+            ("eval_epsilon", Number(), 0.0, "Probability of a random action instead (Mnih et al. 2015: 0.05)."),
             ("pretrained", TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),
             ("video", TEXT, None, "Also record the first game, to this .gif or .mp4."),
             ("video_seconds", Number(), 300.0, "Seconds of it at most."),
@@ -139,7 +165,7 @@ COMMANDS = {
                 "format",
                 flags.EnumParser(["saved_model", "agent"]),
                 "saved_model",
-                "saved_model: observations to action values; agent: what evaluate plays, in half precision.",
+                "saved_model: observations to what the network says; agent: what evaluate plays, in half precision.",
             ),
             ("output", TEXT, None, "Folder to write [LOGDIR/export]."),
         ),

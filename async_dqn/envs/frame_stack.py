@@ -42,6 +42,11 @@ class FrameStack:
         Raises:
             ValueError: if a shape is not the one given at construction.
         """
+        self._stacked = self.peek(observation, first)
+        return self._stacked
+
+    def peek(self, observation: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """What `push` would return, without a change."""
         expected = (self._stacked.shape[0], *self._stacked.shape[2:])
         if np.shape(observation) != expected or np.shape(first) != expected[:1]:
             raise ValueError(
@@ -52,7 +57,6 @@ class FrameStack:
         stacked[:, :-1] = self._stacked[:, 1:]
         stacked[first, :-1] = 0
         stacked[:, -1] = observation
-        self._stacked = stacked
         return stacked
 
     def restore(self, stacked: np.ndarray) -> np.ndarray:

@@ -122,8 +122,9 @@ def configure_eager(config: Config, num_threads: int) -> None:
     """Threads and GPU memory of the eager runtime. Before the first operation."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    with contextlib.suppress(RuntimeError):  # a notebook may have used TensorFlow before: its threads stay as they are
+        tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
     for device in tf.config.list_physical_devices("GPU"):
         if config.gpu_memory_fraction:
             query = (

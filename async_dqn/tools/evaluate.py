@@ -1,22 +1,22 @@
-"""Plays greedy games with a trained agent, and shows them."""
+"""Plays games with a trained agent, and shows them."""
 
 import contextlib
 import json
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from async_dqn.agents.base import Agent
+from async_dqn.base.errors import UserError
 from async_dqn.base.files import write_atomically
 from async_dqn.envs import registry
-from async_dqn.envs.frame_stack import FrameStack
-from async_dqn.run.build import Problem, make_problem
+from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds
 from async_dqn.run.trained import load_trained
 from async_dqn.settings.config import Config
+from async_dqn.tools.player import Player
 from async_dqn.tools.show.overlay import QOverlay
 from async_dqn.tools.show.screen import Screen, make_screen
 from async_dqn.tools.show.viewers import Video, Window
@@ -40,8 +40,34 @@ class Watch(NamedTuple):
     overlay: bool = False
 
 
-def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, watch: Watch, keeps: bool = True) -> int:
-    """Plays `games` greedy games of the run's newest checkpoint and says how they went. Gives the exit code.
+class Play(NamedTuple):
+    """How the agent plays.
+
+    Attributes:
+      greedy: it takes the best action, the mode of a policy; false: it acts as at the end of its training.
+      epsilon: the probability of a uniformly random action in place of either.
+    """
+
+    greedy: bool = True
+    epsilon: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """One word on it."""
+        return "greedy" if self.greedy else "sampled"
+
+
+def run_evaluate(
+    config: Config,
+    run: RunDirectory,
+    *,
+    games: int,
+    seed: int,
+    watch: Watch,
+    play: Play = Play(),  # noqa: B008
+    keeps: bool = True,
+) -> int:
+    """Plays `games` games of the run's newest checkpoint and says how they went. Gives the exit code.
 
     Args:
       keeps: write evaluation.json into the run directory.
@@ -50,24 +76,26 @@ def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, wa
       UserError: there is no such checkpoint, or the games cannot be shown as asked for.
     """
     progress = Progress()
-    problem = make_problem(config)
-    trained = load_trained(run, problem, progress.say)
+    agent = make_agent(config)
+    trained = load_trained(run, agent, progress.say)
+    player = Player(agent, trained)
     with contextlib.ExitStack() as cleanup:
-        show = _make_show(problem, seed, watch, cleanup) if watch.video or watch.human else None
+        show = _make_show(agent, seed, watch, cleanup) if watch.video or watch.human else None
         num_envs = 1 if watch.human else min(games, _MAX_ENVS)
         begun = time.monotonic()
-        returns = _play(problem, trained.online, games, num_envs, seed, progress, show)
+        returns = _play(player, play, games, num_envs, seed, progress, show)
         seconds = time.monotonic() - begun
     if not returns:
         progress.say("no game was played to its end")
         return 0
     result = {
-        "env": problem.spec.id,
-        "protocol": problem.spec.protocol,
+        "env": agent.spec.id,
+        "protocol": agent.spec.protocol,
         "checkpoint_env_steps": trained.env_steps,
         "games": len(returns),
         "seed": seed,
-        "epsilon": 0.0,
+        "actions": play.name,
+        "epsilon": play.epsilon,
         "seconds": round(seconds, 1),
         "mean": float(np.mean(returns)),
         "std": float(np.std(returns)),
@@ -79,7 +107,7 @@ def run_evaluate(config: Config, run: RunDirectory, *, games: int, seed: int, wa
         with contextlib.suppress(OSError):  # a run directory may be read-only
             write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
     progress.say(
-        f"{problem.spec.id} ({problem.spec.protocol}), {count(len(returns), 'greedy game')} at {trained.env_steps:,} "
+        f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), f'{play.name} game')}{f' (epsilon {play.epsilon:g})' if play.epsilon else ''} at {trained.env_steps:,} "
         f"agent steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
     )
@@ -124,58 +152,44 @@ class _Show:
             self.video.close()
 
 
-def _make_show(problem: Problem, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
+def _make_show(agent: Agent, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
     """What shows the games; `cleanup` closes all that it consists of."""
-    screen = cleanup.enter_context(contextlib.closing(make_screen(problem.spec, seed, has_window=watch.human)))
+    if watch.overlay and "q_values" not in agent.network_outputs:
+        raise UserError(f"--overlay=q: --agent={agent.config.agent} has no action values; leave it out")
+    screen = cleanup.enter_context(contextlib.closing(make_screen(agent.spec, seed, has_window=watch.human)))
     video = window = None
     if watch.video is not None:
         video = Video(watch.video, screen.frames_per_second, watch.video_seconds)
         cleanup.enter_context(contextlib.closing(video))
     if watch.human:
-        window = Window(f"async-dqn: {problem.spec.id}", screen.frames_per_second)
+        window = Window(f"async-dqn: {agent.spec.id}", screen.frames_per_second)
         cleanup.enter_context(contextlib.closing(window))
-    overlay = QOverlay(registry.action_names(problem.spec)) if watch.overlay else None
+    overlay = QOverlay(registry.action_names(agent.spec)) if watch.overlay else None
     return _Show(screen, overlay, video, window)
 
 
-def _make_q_values(problem: Problem, online: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Stacked observations [N, S, ...] -> action values [N, A]."""
-    spec = problem.spec
-    stacked = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)
-    parameters = problem.layout.unflatten(tf.constant(online))
-
-    @tf.function(autograph=False, input_signature=[stacked])
-    def q_values(observation: tf.Tensor) -> tf.Tensor:
-        return problem.network.apply(parameters, observation)["q_values"]
-
-    return lambda observation: q_values(observation).numpy()
-
-
 def _play(
-    problem: Problem,
-    online: np.ndarray,
-    games: int,
-    num_envs: int,
-    seed: int,
-    progress: Progress,
-    show: _Show | None,
+    player: Player, play: Play, games: int, num_envs: int, seed: int, progress: Progress, show: _Show | None
 ) -> list[float]:
     """Returns of `games` games, each environment playing its share whatever their lengths; fewer if nobody watches."""
+    agent, rng = player.agent, np.random.default_rng(seed)
     shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
-    env = registry.make_vector_env(problem.spec, num_envs, seed)
-    stack = FrameStack(num_envs, problem.spec.stack, problem.spec.observation_shape, problem.spec.observation_dtype)
-    q_values = _make_q_values(problem, online)
+    env = registry.make_vector_env(agent.spec, num_envs, seed)
     returns: list[float] = []
     played = np.zeros(num_envs, int)
     with contextlib.closing(env):
-        stacked = stack.reset(env.reset())
+        observation = env.reset()
         while len(returns) < games and not (show and show.is_closed):
-            values = q_values(stacked)
-            actions = np.argmax(values, axis=1)
+            outputs = player.outputs(observation)
+            actions = agent.greedy(outputs) if play.greedy else agent.act(outputs, rng, player.env_steps)
+            if play.epsilon:
+                is_random = rng.random(num_envs) < play.epsilon
+                actions = np.where(is_random, rng.integers(agent.spec.num_actions, size=num_envs), actions)
             if show:
-                show.step(values[0], int(actions[0]))
+                show.step(agent.values(outputs)[0], int(actions[0]))
             result = env.step(actions)
-            stacked = stack.push(result.observation, result.terminated | result.truncated)
+            player.reset(result.terminated | result.truncated)
+            observation = result.observation
             for episode in result.episodes:
                 if played[episode.environment] < shares[episode.environment]:
                     returns.append(episode.episode_return)

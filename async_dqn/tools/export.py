@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError
 from async_dqn.base.files import read_regular, write_atomically
 from async_dqn.run import checkpoints
-from async_dqn.run.build import Problem, make_problem
+from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
+from async_dqn.run.resume import STORE
 from async_dqn.run.trained import Trained, load_trained
 from async_dqn.settings.config import Config
 
@@ -21,15 +23,15 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
     """Writes the network of the newest checkpoint to a new folder. Gives the exit code.
 
     Args:
-      format: saved_model, which maps observations [B, S, ...] to {"q_values": [B, A] float32}; or agent, a run
-        directory with the network alone, in half precision, and what says where it comes from.
+      format: saved_model, which maps observations [B, S, ...] to the outputs of the networks, [B, ...] float32 each;
+        or agent, a run directory with the networks alone, in half precision, and what says where it comes from.
 
     Raises:
       UserError: the folder exists or cannot be made, or there is no checkpoint.
     """
     progress = Progress()
-    problem = make_problem(config)
-    trained = load_trained(run, problem, progress.say)
+    agent = make_agent(config)
+    trained = load_trained(run, agent, progress.say)
     folder = Path(output).absolute()
     if os.path.lexists(folder):  # a link that leads nowhere, too
         raise UserError(f"--output={output} exists already; give a new folder")
@@ -39,36 +41,41 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
     # Renamed once it is whole: what has its name is never half an export, whenever the process is killed.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as beside:
         whole = Path(beside) / folder.name
-        described = write(problem, trained, run, whole)
+        described = write(agent, trained, run, whole)
         whole.rename(folder)
     progress.say(f"{output}: {described}, from {trained.env_steps:,} agent steps")
     return 0
 
 
-def _write_saved_model(problem: Problem, trained: Trained, run: RunDirectory, folder: Path) -> str:
-    spec = problem.spec
+def _write_saved_model(agent: Agent, trained: Trained, run: RunDirectory, folder: Path) -> str:
+    spec = agent.spec
     observation = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype, name="observation")
-    module = tf.Module()
-    module.parameters = tf.Variable(trained.online, trainable=False)
+    saved = tf.Module()
+    saved.parameters = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
 
     @tf.function(autograph=False, input_signature=[observation])
-    def q_values(observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return problem.network.apply(problem.layout.unflatten(module.parameters.read_value()), observation)
+    def outputs(observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        params = {
+            module.name: module.layout.unflatten(saved.parameters[module.name].read_value()) for module in agent.modules
+        }
+        return agent.apply(params, observation)
 
-    module.q_values = q_values
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": q_values})
+    saved.outputs = outputs
+    tf.saved_model.save(saved, str(folder), signatures={"serving_default": outputs})
     inputs = ["batch", *observation.shape[1:]]
-    return f"{observation.dtype.name} {inputs} -> q_values ['batch', {spec.num_actions}]"
+    found = outputs.get_concrete_function().structured_outputs
+    given = ", ".join(f"{name} {['batch', *one.shape[1:]]}" for name, one in found.items())
+    return f"{observation.dtype.name} {inputs} -> {given}"
 
 
-def _write_agent(problem: Problem, trained: Trained, run: RunDirectory, folder: Path) -> str:
+def _write_agent(agent: Agent, trained: Trained, run: RunDirectory, folder: Path) -> str:
     with np.errstate(over="ignore"):
-        online = trained.online.astype(np.float16)
-    if not np.isfinite(online).all():
+        online = {f"{STORE}{name}/online": one.astype(np.float16) for name, one in trained.online.items()}
+    if not all(np.isfinite(one).all() for one in online.values()):
         raise UserError(f"--format=agent: parameters of {run.path} are too large for half precision")
     copy = RunDirectory(folder)
-    checkpoints.save(copy.checkpoints, trained.env_steps, {"store/online": online}, {}, keep=1)
+    checkpoints.save(copy.checkpoints, trained.env_steps, online, {}, keep=1)
     write_atomically(copy.config, read_regular(run.config))
     if run.summary.exists():
         write_atomically(copy.summary, read_regular(run.summary))
-    return f"an agent of {len(online):,} parameters in half precision"
+    return f"an agent of {sum(map(len, online.values())):,} parameters in half precision"

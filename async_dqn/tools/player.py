@@ -1,0 +1,134 @@
+"""A trained agent that plays: what `async_dqn.load` gives, and what `evaluate` plays with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.agents.base import Agent
+from async_dqn.data.experience import Outputs
+from async_dqn.envs.frame_stack import FrameStack
+from async_dqn.run import build
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.trained import Trained, load_trained
+
+
+class Player:
+    """Plays N environments, a row each, with the networks of one checkpoint.
+
+    It takes what one vector step of the environments gives, single frames on Atari, and keeps the stacks itself.
+
+    Attributes:
+      agent: the algorithm, with settings and environment: `agent.config`, `agent.spec`.
+      env_steps: agent steps that it was trained for.
+    """
+
+    def __init__(self, agent: Agent, trained: Trained):
+        self.agent, self.env_steps = agent, trained.env_steps
+        spec = agent.spec
+        signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
+        params = {
+            module.name: module.layout.unflatten(tf.constant(trained.online[module.name])) for module in agent.modules
+        }
+
+        @tf.function(autograph=False, input_signature=signature)
+        def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
+            return agent.apply(params, stacked)
+
+        self._apply = apply
+        self._stack: FrameStack | None = None
+        self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
+        self._newest = np.empty(0)  # [N, ...], that `act` was given last
+        self._outputs: Outputs = {}  # on them
+
+    def outputs(self, observations: np.ndarray) -> Outputs:
+        """Steps on to the observations [N, ...]; what the networks say there: {head: [N, ...]}.
+
+        Raises:
+          ValueError: they have another shape or number of rows than those before.
+        """
+        observations = self._checked(observations)
+        assert self._stack is not None
+        stacked = self._stack.push(observations, self._first)
+        self._first = np.zeros(len(observations), bool)
+        self._newest = observations.copy()
+        self._outputs = {name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()}
+        return self._outputs
+
+    def act(self, observations: np.ndarray) -> np.ndarray:
+        """The best actions [N] int32 by what is seen now and was seen before.
+
+        Args:
+          observations: [N, ...], the newest of each row; the number of rows is that of the first call.
+
+        Raises:
+          ValueError: they have another shape or number of rows.
+        """
+        return self.agent.greedy(self.outputs(observations))
+
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        """The values of the observations that `act` was given last, or would be given next: it does not step on.
+
+        Returns:
+          [N, A] for agents that value actions, [N] for those that value states. Float32, of rewards as they were
+          learned from.
+
+        Raises:
+          ValueError: they have another shape or number of rows.
+        """
+        observations = self._checked(observations)
+        if np.array_equal(observations, self._newest):
+            return self.agent.values(self._outputs)
+        assert self._stack is not None
+        stacked = self._stack.peek(observations, self._first)
+        return self.agent.values({name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()})
+
+    def reset(self, rows: Sequence[int] | np.ndarray | None = None) -> None:
+        """Forgets what was seen before in some rows, or in all: their next observation begins an episode.
+
+        Args:
+          rows: their numbers, or a mask [N] bool; None: all.
+        """
+        if rows is None:
+            self._stack = None
+        elif self._stack is not None:
+            self._first[np.asarray(rows)] = True
+            self._newest = np.empty(0)
+
+    def _checked(self, observations: np.ndarray) -> np.ndarray:
+        spec = self.agent.spec
+        observations = np.asarray(observations)
+        if observations.ndim < 1 or observations.shape[1:] != spec.observation_shape:
+            given = (len(observations), int(np.prod(observations.shape[1:]))) if observations.ndim > 1 else ()
+            if len(spec.observation_shape) != 1 or given[1:] != spec.observation_shape:  # vectors may have any shape
+                raise ValueError(
+                    f"observations have the shape {observations.shape}, not [N, *{spec.observation_shape}]"
+                )
+            observations = observations.reshape(given)
+        observations = observations.astype(spec.observation_dtype, copy=False)
+        if self._stack is None:
+            num_rows = len(observations)
+            self._stack = FrameStack(num_rows, spec.stack, spec.observation_shape, spec.observation_dtype)
+            self._first, self._newest = np.ones(num_rows, bool), np.empty(0)
+        if len(observations) != len(self._first):
+            raise ValueError(
+                f"{len(observations)} observations for {len(self._first)} rows; reset() begins with others"
+            )
+        return observations
+
+
+def load(logdir: str | Path) -> Player:
+    """The agent that the newest whole checkpoint of a run holds.
+
+    Args:
+      logdir: the run directory.
+
+    Raises:
+      UserError: there is no run, no checkpoint, or one that does not fit.
+    """
+    run = RunDirectory(logdir)
+    agent = build.make_agent(run.read_config())
+    return Player(agent, load_trained(run, agent, lambda line: None))
