@@ -106,8 +106,9 @@ def run_evaluate(
     if keeps and len(returns) == games:
         with contextlib.suppress(OSError):  # a run directory may be read-only
             write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
+    kind = f"epsilon-{play.epsilon:g} game" if play.epsilon else f"{play.name} game"
     progress.say(
-        f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), f'{play.name} game')}{f' (epsilon {play.epsilon:g})' if play.epsilon else ''} at {trained.env_steps:,} "
+        f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), kind)} at {trained.env_steps:,} "
         f"agent steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
     )

@@ -99,25 +99,20 @@ class Player:
             self._newest = np.empty(0)
 
     def _checked(self, observations: np.ndarray) -> np.ndarray:
+        """[N, ...] as the network takes them; a vector may come in any shape. Makes the stacks of the first ones."""
         spec = self.agent.spec
-        observations = np.asarray(observations)
-        if observations.ndim < 1 or observations.shape[1:] != spec.observation_shape:
-            given = (len(observations), int(np.prod(observations.shape[1:]))) if observations.ndim > 1 else ()
-            if len(spec.observation_shape) != 1 or given[1:] != spec.observation_shape:  # vectors may have any shape
-                raise ValueError(
-                    f"observations have the shape {observations.shape}, not [N, *{spec.observation_shape}]"
-                )
-            observations = observations.reshape(given)
-        observations = observations.astype(spec.observation_dtype, copy=False)
+        given = np.asarray(observations)
+        size = int(np.prod(spec.observation_shape))
+        fits = given.ndim > 0 and given.size == len(given) * size
+        if not fits or (spec.is_atari and given.shape[1:] != spec.observation_shape):
+            raise ValueError(f"observations have the shape {given.shape}, not {('N', *spec.observation_shape)}")
+        given = given.reshape(-1, *spec.observation_shape).astype(spec.observation_dtype, copy=False)
         if self._stack is None:
-            num_rows = len(observations)
-            self._stack = FrameStack(num_rows, spec.stack, spec.observation_shape, spec.observation_dtype)
-            self._first, self._newest = np.ones(num_rows, bool), np.empty(0)
-        if len(observations) != len(self._first):
-            raise ValueError(
-                f"{len(observations)} observations for {len(self._first)} rows; reset() begins with others"
-            )
-        return observations
+            self._stack = FrameStack(len(given), spec.stack, spec.observation_shape, spec.observation_dtype)
+            self._first, self._newest = np.ones(len(given), bool), np.empty(0)
+        if len(given) != len(self._first):
+            raise ValueError(f"{len(given)} observations for {len(self._first)} rows; call reset() first")
+        return given
 
 
 def load(logdir: str | Path) -> Player:
