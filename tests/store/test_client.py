@@ -9,36 +9,35 @@ from fakes import (
     FragileStore,
     delta_client,
     descent,
+    direct_client,
+    global_online,
     gradient_client,
-    local_client,
+    make_module,
     make_store,
     minibatch,
+    online,
+    push,
 )
 
-from async_dqn.base.errors import Outage, RunError, RunFailed
+from async_dqn.base.errors import Outage, RunFailed
 from async_dqn.base.schedules import linear
 from async_dqn.nn import optimizers
 from async_dqn.store.base import Counters, EpisodeReport
-from async_dqn.store.client import LocalClient
+from async_dqn.store.client import DirectClient
+from async_dqn.store.delta_client import DeltaClient
+from async_dqn.store.gradient_client import GradientClient
+from async_dqn.store.local import LocalParameterStore
 
-EVERY_CLIENT = pytest.mark.parametrize("make", [local_client, gradient_client, delta_client])
-
-
-def online(client):
-    return client.online.numpy().tolist()
-
-
-def global_online(store):
-    return store.pull().online.tolist()
+EVERY_CLIENT = pytest.mark.parametrize("make", [direct_client, gradient_client, delta_client])
 
 
 @EVERY_CLIENT
 def test_start_takes_both_networks_and_the_counters(make):
     store = make_store([1, 2])
-    store.push(np.array([10, 10], np.float32), 0.0, Counters(env_steps=7, updates=1), 0)
+    push(store, 10, 10, env_steps=7)
     client = make(store)
     assert online(client) == [1 + 10, 2 + 10]
-    assert client.target.numpy().tolist() == [1, 2]
+    assert client.target["q"].numpy().tolist() == [1, 2]
     assert client.counters == Counters(env_steps=7, updates=1)
     assert client.env_steps == 7
     client.finish()
@@ -121,15 +120,18 @@ def test_one_rejected_minibatch_too_many_in_a_row_ends_the_run(make, allowed):
     client = make(make_store(), max_nonfinite=allowed)
     for _ in range(allowed - 1):
         client.reject_minibatch()
-    with pytest.raises(RunFailed, match=f"^{allowed} minibatches in a row gave a loss, gradient or update that is not"):
+    with pytest.raises(RunFailed, match=f"^{allowed} minibatches .*--learning_rate"):
         client.reject_minibatch()
-    assert issubclass(RunFailed, RunError)
 
 
-@EVERY_CLIENT
-def test_a_finite_minibatch_starts_the_count_anew(make):
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(direct_client, {}), (gradient_client, {}), (delta_client, {}), (delta_client, {"local_steps": 8})],
+    ids=["direct", "gradient", "delta", "delta between two pushes"],
+)
+def test_a_finite_minibatch_ends_a_row_of_others(make, options):
     store = make_store([0, 0])
-    client = make(store, max_nonfinite=3)
+    client = make(store, max_nonfinite=3, **options)
     for _ in range(4):
         client.reject_minibatch()
         client.reject_minibatch()
@@ -140,7 +142,7 @@ def test_a_finite_minibatch_starts_the_count_anew(make):
         client.reject_minibatch()
     client.finish()
     counters = store.pull().counters
-    assert (counters.minibatches, counters.nonfinite, counters.updates) == (4 * 3 + 3, 4 * 2 + 3, 4)
+    assert (counters.minibatches, counters.nonfinite) == (4 * 3 + 3, 4 * 2 + 3)
     assert global_online(store) == [4, 0]
 
 
@@ -150,25 +152,39 @@ def test_an_outage_reaches_the_caller(make):
     client = make(store)
     store.is_out = True
     for call in (lambda: client.claim_steps(4), lambda: minibatch(client, 1, 0), client.finish):
-        with pytest.raises(Outage, match="ps 0 has ended"):
+        with pytest.raises(Outage):
             call()
 
 
-@EVERY_CLIENT
-def test_learning_rate_follows_the_agent_steps_of_all_workers(make):
-    store = make_store(optimizer=descent())
-    client = make(store)
-    client._learning_rate = linear(1.0, 0.0, begin=0, steps=100)
-    assert client.current_learning_rate() == 1.0
-    store.add_counts(Counters(env_steps=30))  # another worker's
-    client.claim_steps(1)
-    client.count(env_steps=20)
-    assert client.current_learning_rate() == pytest.approx(1 - (30 + 20) / 100)
+def make_clients(modules, **options):
+    """A client of each kind, each with a store of its own."""
+    for kind in (DirectClient, GradientClient, DeltaClient):
+        held = [one._replace(optimizer=optimizers.add()) for one in modules] if kind is DeltaClient else modules
+        store = LocalParameterStore(held, total_steps=1_000, **options)
+        store.initialize({module.name: np.zeros(module.size, np.float32) for module in modules})
+        limits = {"max_nonfinite": 3}
+        if kind is not DirectClient:
+            limits |= {"overlap": False, "max_staleness": 0}
+        if kind is DeltaClient:
+            limits |= {"modules": modules, "local_steps": 1}
+        client = kind(store, **limits)
+        client.start()
+        yield store, client
 
 
-def test_the_local_client_computes_on_the_store_itself():
-    store = make_store([0, 0], optimizer=descent())
-    client = local_client(store, rate=0.5)
+def test_rates_follow_the_agent_steps_of_all_workers():
+    falling = make_module()._replace(rate=linear(1.0, 0.0, begin=0, steps=100))
+    for store, client in make_clients([falling, make_module(3, "v", rate=0.5)]):
+        assert client.rates().tolist() == [1.0, 0.5]
+        store.add_counts(Counters(env_steps=30))  # another worker's
+        client.claim_steps(1)
+        client.count(env_steps=20)
+        assert client.rates().tolist() == [1 - (30 + 20) / 100, 0.5]
+
+
+def test_the_direct_client_computes_on_the_store_itself():
+    store = make_store([0, 0], optimizer=descent(), rate=0.5)
+    client = direct_client(store)
     assert client.online is store.online
     assert client.target is store.target
     for gradient, expected in [([4, 0], [-2, 0]), ([0, 8], [-2, -4]), ([2, 2], [-3, -5])]:
@@ -180,46 +196,53 @@ def test_the_local_client_computes_on_the_store_itself():
     assert client.slots() == {}
 
 
-def test_the_local_client_shows_a_refreshed_target_at_once():
-    store = make_store([0, 0])
-    client = local_client(store)
-    minibatch(client, 1, 2)
-    assert client.target.numpy().tolist() == [0, 0]
-    store.refresh_target()
-    assert client.target.numpy().tolist() == [1, 2]
-    minibatch(client, 4, 4)
-    assert client.target.numpy().tolist() == [1, 2]
-    assert client.counters.target_refreshes == 1
+@EVERY_CLIENT
+def test_the_target_is_refreshed_at_the_very_minibatch_that_passes_the_period(make):
+    client = make(make_store([0, 0], target_period=3))
+    targets = []
+    for number in range(7):  # of one vector step: nothing is claimed or reported between them
+        if number == 4:
+            client.reject_minibatch()  # it counts too
+        else:
+            minibatch(client, 1, 0)
+        targets.append(client.target["q"].numpy()[0])
+    assert targets[:5] == [0, 0, 3, 3, 3]
+    assert client.counters.target_refreshes == (7 // 3)
+    assert targets[5:] == [5, 5]
 
 
 @pytest.mark.parametrize("optimizer", [optimizers.adam(), optimizers.rmsprop(), descent()], ids=lambda o: o.name)
-def test_the_local_client_gives_the_numbers_of_a_travelling_one(optimizer):
-    stores = [make_store([1, 2, 3], optimizer=optimizer) for _ in range(2)]
-    clients = [
-        LocalClient(stores[0], linear(0.5, 0.1, begin=0, steps=20), max_nonfinite=3),
-        gradient_client(stores[1]),
+def test_all_clients_give_the_same_numbers(optimizer):
+    modules = [
+        make_module(3, optimizer=optimizer)._replace(rate=linear(0.5, 0.1, begin=0, steps=20)),
+        make_module(2, "v", optimizer=descent(), rate=0.25, has_target=False),
     ]
-    clients[1]._learning_rate = clients[0]._learning_rate
-    clients[0].start()
-    rng = np.random.default_rng(0)
-    for number in range(12):
-        gradient = rng.normal(size=3)
-        for store, client in zip(stores, clients, strict=True):
+    seen = []
+    for store, client in make_clients(modules, target_period=4):
+        rng, copies = np.random.default_rng(0), []
+        for number in range(12):
             client.count(env_steps=2)
             client.claim_steps(2)
+            gradients = [rng.normal(size=size).astype(np.float32) for size in (3, 2)]
             if number % 5 == 3:
                 client.reject_minibatch()
             else:
-                minibatch(client, *gradient)
-            if number == 6:
-                store.refresh_target()
-        assert online(clients[0]) == online(clients[1])
-    for client in clients:
+                client.consume(gradients, client.rates())
+                client.after_minibatch()
+            copies.append(np.concatenate([client.online["q"], client.online["v"]]))
         client.finish()
-    expected, found = (store.state() for store in stores)
-    assert expected.keys() == found.keys()
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-    assert clients[0].stalenesses == clients[1].stalenesses == [0] * 10
-    assert clients[0].counters == clients[1].counters == stores[0].pull().counters
-    assert clients[0].own_minibatches == clients[1].own_minibatches == 12
+        pulled, slots = store.pull(), {name: value for name, value in store.state().items() if "/slot/" in name}
+        slots = slots or {name.replace("/", "/slot/", 1): value for name, value in client.slots().items()}
+        assert client.stalenesses == [0] * 10
+        assert client.counters == pulled.counters
+        assert client.own_minibatches == 12
+        seen.append((np.array(copies), store.pull_target()["q"], slots, pulled.counters))
+    (copies, target, slots, counters), gradient, delta = seen
+    for other, tolerance in ((gradient, 0), (delta, 1e-6)):
+        np.testing.assert_allclose(other[0], copies, atol=tolerance, rtol=0)
+        np.testing.assert_allclose(other[1], target, atol=tolerance, rtol=0)
+        assert other[2].keys() == slots.keys()
+        for name in slots:
+            np.testing.assert_array_equal(other[2][name], slots[name], err_msg=name)
+        assert other[3] == counters
+    assert counters == Counters(24, 24, 12, updates=10, nonfinite=2, target_refreshes=3)

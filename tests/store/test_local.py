@@ -202,11 +202,6 @@ def test_claims_and_pushes_of_many_threads_are_exact():
 
 
 OPTIMIZERS = [optimizers.add(), optimizers.adam(), optimizers.rmsprop(), optimizers.rmsprop(centered=False)]
-    optimizers.add(),
-    optimizers.adam(),
-    optimizers.rmsprop(centered=True),
-    optimizers.rmsprop(centered=False),
-]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
