@@ -1,0 +1,119 @@
+"""docs/extending.md: its agent, exactly as printed, trains; its calls from Python work."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import async_dqn
+
+TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+AGENT, FROM_PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "my_agents.py").write_text(AGENT)
+    return tmp_path
+
+
+def run(folder, *arguments):
+    environ = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parents[1]}"}
+    command = [sys.executable, "-m", "async_dqn", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_the_agent_is_short():
+    assert len(AGENT.splitlines()) < 100
+
+
+@pytest.mark.learning
+def test_the_agent_learns_and_plays(folder):
+    flags = ["--agent=my_agents:A2C", "--env=CartPole-v1", "--max_gradient_norm=0.5", "--logdir=run"]
+    done = run(folder, "baseline", *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "run" / "summary.json").read_text())["best_mean_return_100"] > 100
+    assert "entropy" in (folder / "run" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert run(folder, "evaluate", "--logdir=run", "--games=5").returncode == 0
+
+
+@pytest.mark.cluster
+def test_the_agent_trains_on_parameter_servers(folder):
+    flags = ["--agent=my_agents:A2C", "--env=CartPole-v1", "--rollout_length=32", "--total_steps=5000", "--logdir=run"]
+    done = run(folder, "local", *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "run" / "summary.json").read_text())["env_steps"] == 5_000
+
+
+def test_its_flags_are_those_of_help(folder):
+    done = run(folder, "baseline", "--agent=my_agents:A2C", "--help")
+    assert done.returncode == 0
+    assert "--entropy_cost" in done.stdout and "--epsilon_final" not in done.stdout
+
+
+def test_the_calls_from_python_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    envs = gymnasium.make_vec("CartPole-v1", 3)
+    names = {"observations": envs.reset(seed=1)[0], "rows": [0, 2]}
+    exec(FROM_PYTHON.replace("50_000", "2_000"), names)
+    assert names["actions"].shape == names["values"].shape == (3,)
+    assert names["run"].is_dir()
+
+
+def test_a_player_keeps_stacks_by_row(tmp_path):
+    """On Atari: a row that was reset sees zeros before its newest frame, the others go on."""
+    from async_dqn.agents.table import make_config
+    from async_dqn.nn.module import initial_parameters
+    from async_dqn.run import build
+    from async_dqn.run.trained import Trained
+    from async_dqn.tools.player import Player
+
+    agent = build.make_agent(make_config("dqn", "pong-fast", {}))
+    online = initial_parameters(agent.modules, 3)
+    frames = np.random.default_rng(0).integers(0, 256, (3, 2, 84, 84), dtype=np.uint8)
+
+    def expected(*stack):
+        stacked = np.zeros((1, 4, 84, 84), np.uint8)
+        stacked[0, 4 - len(stack) :] = stack
+        params = {"q": agent.modules[0].layout.unflatten(online["q"])}
+        return agent.apply(params, stacked)["q_values"].numpy()[0]
+
+    player = Player(agent, Trained(online, 0))
+    ahead = player.values(frames[0])
+    player.act(frames[0])
+    np.testing.assert_array_equal(ahead, player.values(frames[0]))
+    np.testing.assert_allclose(ahead[1], expected(frames[0, 1]), atol=1e-5)
+    player.act(frames[1])
+    player.reset([0])
+    player.act(frames[2])
+    values = player.values(frames[2])
+    np.testing.assert_allclose(values[0], expected(frames[2, 0]), atol=1e-5)
+    np.testing.assert_allclose(values[1], expected(frames[0, 1], frames[1, 1], frames[2, 1]), atol=1e-5)
+    with pytest.raises(ValueError, match="rows"):
+        player.act(frames[0, :1])
+    with pytest.raises(ValueError, match="shape"):
+        player.act(frames[0, :, :80])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"env": "nope"}, "--env=nope"),
+        ({"env": "CartPole-v1", "clip": 0.2}, "--clip"),
+        ({"env": "CartPole-v1", "agent": "ppo", "clip": -1.0}, "--clip=-1.0"),
+        ({"env": "CartPole-v1", "agent": "pp"}, "--agent=pp"),
+    ],
+)
+def test_bad_arguments_are_named(settings, named, tmp_path, monkeypatch):
+    from async_dqn.base.errors import UserError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=named):
+        async_dqn.train(**settings)
+    assert not list(tmp_path.iterdir())
