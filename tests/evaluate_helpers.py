@@ -1,16 +1,24 @@
 """What the tests of evaluate and export share."""
 
+from async_dqn.agents.table import make_config
+from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build, checkpoints
 from async_dqn.run.directory import RunDirectory
-from async_dqn.settings.config import make_config
 
 
-def saved_run(folder, env, preset):
-    """A run directory with the untrained network of the preset: its settings, problem, parameters and itself."""
-    config = make_config(preset, {"env": env})
-    problem = build.make_problem(config)
-    online = build.initial_parameters(config, problem)
+def saved_run(folder, env, preset, agent="dqn"):
+    """A run directory with the untrained networks of the preset: its agent, parameters and itself."""
+    config = make_config(agent, preset, {"env": env})
+    built = build.make_agent(config)
+    online = initial_parameters(built.modules, config.seed)
     run = RunDirectory(folder / "run")
     run.create()
-    checkpoints.save(run.checkpoints, 123, {"store/online": online}, {}, keep=1)
-    return config, problem, online, run
+    save(run, online)
+    run.write_config(config, run.next_id(resume=False))
+    return built, online, run
+
+
+def save(run, online, number=123):
+    """A checkpoint of these parameters alone."""
+    arrays = {f"store/{name}/online": one for name, one in online.items()}
+    checkpoints.save(run.checkpoints, number, arrays, {}, keep=1)

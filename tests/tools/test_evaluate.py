@@ -9,13 +9,13 @@ from evaluate_helpers import saved_run
 from PIL import Image
 
 from async_dqn.base.errors import UserError
-from async_dqn.tools.evaluate import Watch, run_evaluate
+from async_dqn.tools.evaluate import Play, Watch, run_evaluate
 
 
 def test_games_are_played_and_the_first_is_recorded(tmp_path, capsys):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     video = tmp_path / "play.gif"
-    assert run_evaluate(config, run, games=3, seed=5, watch=Watch(str(video))) == 0
+    assert run_evaluate(agent.config, run, games=3, seed=5, watch=Watch(str(video))) == 0
     result = json.loads((run.path / "evaluation.json").read_text())
     assert (result["games"], len(result["returns"]), result["checkpoint_env_steps"]) == (3, 3, 123)
     assert result["mean"] == pytest.approx(np.mean(result["returns"]))
@@ -30,29 +30,29 @@ def test_games_are_played_and_the_first_is_recorded(tmp_path, capsys):
 
 
 def test_a_video_is_no_longer_than_asked_for_and_shows_the_action_values(tmp_path, capsys):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     video = tmp_path / "play.gif"
     watch = Watch(str(video), video_seconds=0.1, overlay=True)
-    assert run_evaluate(config, run, games=1, seed=5, watch=watch) == 0
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=watch) == 0
     assert "(5 pictures)" in capsys.readouterr().out  # CartPole has 50 a second
     with Image.open(video) as pictures:
         assert pictures.size == (840, 400)
 
 
 def test_an_mp4_is_written(tmp_path):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     video = tmp_path / "play.mp4"
-    assert run_evaluate(config, run, games=1, seed=5, watch=Watch(str(video))) == 0
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(video))) == 0
     assert video.read_bytes()[4:8] == b"ftyp"
 
 
 @pytest.mark.parametrize("name", ["play.gif", "play.mp4"])
 def test_a_full_disk_costs_the_video_only(tmp_path, capsys, name):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limit[1]))  # bytes; no file may get any larger
     try:
-        assert run_evaluate(config, run, games=3, seed=5, watch=Watch(str(tmp_path / name), overlay=True)) == 1
+        assert run_evaluate(agent.config, run, games=3, seed=5, watch=Watch(str(tmp_path / name), overlay=True)) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     said = capsys.readouterr().out
@@ -62,29 +62,55 @@ def test_a_full_disk_costs_the_video_only(tmp_path, capsys, name):
 
 def test_games_are_shown_in_a_window(tmp_path, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # a screen that nobody sees
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
-    assert run_evaluate(config, run, games=2, seed=5, watch=Watch(human=True)) == 0
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    assert run_evaluate(agent.config, run, games=2, seed=5, watch=Watch(human=True)) == 0
     assert json.loads((run.path / "evaluation.json").read_text())["games"] == 2
 
 
 def test_a_window_that_is_closed_ends_the_games(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr("async_dqn.tools.show.viewers.Window.is_done", True)
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
-    assert run_evaluate(config, run, games=2, seed=5, watch=Watch(human=True)) == 0
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    assert run_evaluate(agent.config, run, games=2, seed=5, watch=Watch(human=True)) == 0
     assert "no game was played to its end" in capsys.readouterr().out
     assert not (run.path / "evaluation.json").exists()
 
 
 def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
-    assert run_evaluate(config, run, games=1, seed=5, watch=Watch(), keeps=False) == 0
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(), keeps=False) == 0
     assert not (run.path / "evaluation.json").exists()
 
 
 def test_a_run_without_a_checkpoint_is_named(tmp_path):
-    config, _, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     for path in run.checkpoints.iterdir():
         path.unlink()
     with pytest.raises(UserError, match="holds no whole checkpoint"):
-        run_evaluate(config, run, games=1, seed=0, watch=Watch())
+        run_evaluate(agent.config, run, games=1, seed=0, watch=Watch())
+
+
+@pytest.mark.parametrize(("agent", "preset"), [("dqn", "cartpole"), ("ppo", "cartpole")])
+def test_games_are_played_as_asked_for(tmp_path, agent, preset):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", preset, agent)
+
+    def returns(play):
+        assert run_evaluate(agent.config, run, games=8, seed=5, watch=Watch(), play=play) == 0
+        result = json.loads((run.path / "evaluation.json").read_text())
+        assert (result["actions"], result["epsilon"]) == (play.name, play.epsilon)
+        return result["returns"]
+
+    greedy = returns(Play())
+    assert greedy == returns(Play())
+    assert greedy != returns(Play(greedy=False))
+    assert greedy != returns(Play(epsilon=1.0))
+
+
+def test_a_policy_is_recorded_but_has_no_action_values_to_show(tmp_path):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole", "ppo")
+    video = tmp_path / "play.gif"
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(video))) == 0
+    assert video.exists()
+    with pytest.raises(UserError, match="--overlay=q.*ppo"):
+        run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(tmp_path / "other.gif"), overlay=True))
+    assert not (tmp_path / "other.gif").exists()

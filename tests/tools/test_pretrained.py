@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from async_dqn.base.errors import UserError
-from async_dqn.run.build import make_problem
+from async_dqn.run.build import make_agent
 from async_dqn.run.trained import load_trained
 from async_dqn.tools import pretrained
 from async_dqn.tools.evaluate import Watch, run_evaluate
@@ -31,7 +31,7 @@ def test_each_is_whole_small_and_says_how_it_was_made(name):
     described = json.loads(run.config.read_text())
     summary = json.loads(run.summary.read_text())
     evaluation = json.loads((run.path / "evaluation.json").read_text())
-    trained = load_trained(run, make_problem(run.read_config()), pytest.fail)
+    trained = load_trained(run, make_agent(run.read_config()), pytest.fail)
     assert described["git_revision"]
     assert described["command"]
     assert summary["exit_reason"] == "solved"
@@ -74,6 +74,6 @@ def test_they_are_in_the_package(tmp_path):
     (wheel,) = (tmp_path / "dist").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
-    files = [path for path in (copy / "async_dqn" / "pretrained").rglob("*") if path.is_file()]
+    files = [path for path in (copy / "async_dqn" / "tools" / "pretrained").rglob("*") if path.is_file()]
     assert len(files) >= 5
     assert {str(path.relative_to(copy)) for path in files} <= inside
