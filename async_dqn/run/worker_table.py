@@ -17,19 +17,23 @@ _COLUMNS = {  # name in metrics.csv: (title, format)
 }
 
 
-def read_worker(path: Path, index: int, last: int | None = 10) -> dict[str, float] | None:
-    """Where a worker of the run in a folder stands; None where it has written nothing.
+def read_worker(path: Path, index: int) -> dict[str, float] | None:
+    """Where a worker of the run in a folder stands, its waiting by its last 10 rows. See `read_process`."""
+    return read_process(RunDirectory(path).worker(index) / "metrics.csv", last=10)
+
+
+def read_process(file: Path, last: int | None) -> dict[str, float] | None:
+    """Where a process stands by a metrics.csv of its own; None where it has written nothing.
 
     Args:
-      last: rows that `waiting_percent` is taken from; None: all.
+      last: rows that means are taken over; None: all.
 
     Returns:
-      The last row of its metrics.csv, NaN where a cell holds no number; and `waiting_percent`: the share of its time
-      that it waited for the parameter servers.
+      The last row, NaN where a cell holds no number; and `waiting_percent`, the share of its time that it waited for
+      the parameter servers, and `cores_mean`, the cores that it used.
     """
-    file = RunDirectory(path).worker(index) / "metrics.csv"
     try:
-        cells = (csv_log.last_rows(file, last) if last else csv_log.rows(file)) if may_be_read(file) else []
+        cells = read_rows(file, last)
     except OSError:
         return None
     if not cells:
@@ -38,7 +42,8 @@ def read_worker(path: Path, index: int, last: int | None = 10) -> dict[str, floa
     spent = {name: _rise(rows, name) for name in rows[-1] if name.startswith("seconds_")}
     total = sum(spent.values())
     waiting = 100 * spent.get("seconds_waiting", math.nan) / total if total > 0 else math.nan
-    return rows[-1] | {"waiting_percent": waiting}
+    cores = sum(row.get("cores_used", math.nan) for row in rows) / len(rows)
+    return rows[-1] | {"waiting_percent": waiting, "cores_mean": cores}
 
 
 def worker_table(workers: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> list[str]:
@@ -55,9 +60,14 @@ def worker_table(workers: Sequence[tuple[str, str, Mapping[str, float] | None]])
     return ["  ".join(row).rstrip() for row in cells]
 
 
-def may_be_read(path: Path) -> bool:
-    """Whether reading it comes to an end: false for a pipe or a device."""
-    return path.is_file() or not path.exists()
+def read_rows(file: Path, last: int | None = None) -> list[dict[str, str]]:
+    """The rows of a CSV file, or the last of them; none where there is no file.
+
+    Raises OSError where it cannot be read, or is a pipe or a device, which might never end.
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(f"{file.name} is no file")
+    return csv_log.last_rows(file, last) if last else csv_log.rows(file)
 
 
 def as_number(cell: str) -> float:

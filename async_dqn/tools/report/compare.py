@@ -1,24 +1,57 @@
-"""`async-dqn compare`: trains standard and asynchronous agents on the same work, in turn, and reports on them."""
+"""`async-dqn compare`: trains the baseline and clusters on the same work, in turn, and reports on them."""
 
+import contextlib
 import dataclasses
+import json
+import math
+import statistics
+import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
+from async_dqn.run.csv_log import last_rows
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.progress import Progress
+from async_dqn.run.progress import Progress, count, format_seconds, progress_line
+from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
-from async_dqn.system.task import INTERRUPTED
+from async_dqn.system import signals
+from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools.bench import machine
-from async_dqn.tools.report import experiment, findings, page
-from async_dqn.tools.report.experiment import Trial
-from async_dqn.tools.report.runs import read_run
+from async_dqn.tools.report import findings
+from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 
-_MAX_SEEDS = 100
-_MAX_GAMES = 10_000
+_FILE = "compare.json"
+_BASELINE = ("baseline", "baseline", 1)  # kind, command, parameter servers
+_OF_A_TRIAL = ("seed", "num_workers")  # settings that are a trial's own
+
+
+class Trial(NamedTuple):
+    """One training run: its name, the command that trains it (baseline or local), settings, and where it is written."""
+
+    name: str
+    job: str
+    config: Config
+    run: RunDirectory
+
+    @property
+    def flags(self) -> list[str]:
+        """Of the command that trains it, or goes on with it."""
+        resume = ["--resume"] if self.run.config.exists() else []
+        return [f"--{name}={value}" for name, value in self.config.to_dict().items()] + resume
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has trained to its end, or failed in a way that going on would not mend."""
+        return is_over(self.run.exit_reason())
+
+    def is_done(self, games: int) -> bool:
+        """Whether nothing is left to do for it: it has failed, or has played so many games with what it learned."""
+        return self.run.has_failed() or (self.is_over and read_evaluation(self.run.path).get("games") == games)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +59,8 @@ class Comparison:
     """One call of the command.
 
     Attributes:
-      config: the settings that all runs share.
-      folder: where runs, pictures and report lie; one that holds this comparison already is gone on with.
+      config: the settings that all runs share, of any agent; its seed is the first one.
+      folder: where runs, pictures and report lie. A comparison that it holds already is gone on with.
       worker_counts: of the clusters.
       num_seeds: runs of each kind.
       games: greedy games that every trained agent plays.
@@ -43,15 +76,31 @@ class Comparison:
     games: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_seeds <= _MAX_SEEDS:
-            raise UserError(f"--seeds={self.num_seeds}: must be 1 to {_MAX_SEEDS}")
-        if not 1 <= self.games <= _MAX_GAMES:
-            raise UserError(f"--games={self.games}: must be 1 to {_MAX_GAMES}")
+        for flag, value, most in (("seeds", self.num_seeds, 100), ("games", self.games, 10_000)):
+            if not 1 <= value <= most:
+                raise UserError(f"--{flag}={value}: must be 1 to {most}")
 
     def trials(self) -> list[Trial]:
-        """The standard agent first, then each cluster; seed by seed."""
-        counts = (0, *self.worker_counts)
-        return experiment.trials(self.config, self.folder, worker_counts=counts, num_seeds=self.num_seeds)
+        """Baseline first, then each cluster; seed by seed, so that whatever slows the machine for an hour meets all."""
+        found = []
+        for seed in range(self.config.seed, self.config.seed + self.num_seeds):
+            for number in (0, *self.worker_counts):
+                kind, job, num_ps = (f"async-{number}", "local", self.config.num_ps) if number else _BASELINE
+                name = f"{kind}-seed-{seed}"
+                config = dataclasses.replace(self.config, seed=seed, num_workers=max(1, number), num_ps=num_ps)
+                found.append(Trial(name, job, config, RunDirectory(self.folder / "runs" / name)))
+        return found
+
+
+def check_counts(text: str) -> tuple[int, ...]:
+    """Worker counts from "1,2,4", each once. Raises UserError."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(1 <= number <= 512 for number in numbers):
+        raise UserError(f"--worker_counts={text}: must be numbers of workers from 1 to 512, such as 2 or 1,2,4")
+    return tuple(dict.fromkeys(numbers))
 
 
 def run_compare(comparison: Comparison, should_stop: threading.Event, progress: Progress) -> int:
@@ -59,43 +108,118 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
 
     Raises UserError where the folder cannot be used, before anything starts.
     """
-    plan = comparison.trials()
-    trains = not all(trial.is_done(comparison.games) for trial in plan)
-    calls = experiment.begin(comparison.folder, comparison.config, machine.describe(), trains=trains)
-    with RunDirectory(comparison.folder).claimed(progress.say) as inherited:  # two runs at a time spoil both's figures
+    plan, folder, games = comparison.trials(), comparison.folder, comparison.games
+    has_work = not all(trial.is_done(games) for trial in plan)
+    calls = begin(folder, comparison.config, machine.describe() if has_work else None)
+    codes, took = list[int](), list[float]()
+    with RunDirectory(folder).claimed(progress.say) as held:  # two commands at a time would slow each other
         if should_stop.is_set():  # while it waited for the folder
             return INTERRUPTED
-        progress.say(f"{experiment.summary_line(plan)}; report in {comparison.folder / 'report.html'}")
-        codes = []
-        for trial, code in experiment.run_all(
-            plan, progress, games=comparison.games, should_stop=should_stop, inherited=inherited
-        ):
+        over = sum(trial.is_over for trial in plan)
+        progress.say(f"{count(len(plan), 'run')}, {over} of them done; report in {folder / 'report.html'}")
+        _report(comparison, plan, calls, progress)
+        for number, trial in enumerate(plan, 1):
+            if trial.is_done(games):
+                continue
+            left, begun = sum(not other.is_over for other in plan[number - 1 :]), time.monotonic()
+            hint = f", about {format_seconds(left * statistics.fmean(took))} left in all" if took and left else ""
+            header, code = f"{number} of {len(plan)}: {trial.name}{hint}", 0
+            progress.say(header)
+            if not trial.is_over:
+                code = execute(trial, trial.job, trial.flags, header, progress, should_stop, held)
+                took.append(time.monotonic() - begun)
+            if code == 0 and not trial.run.has_failed():
+                flags = [f"--games={games}"]
+                code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
+            _report(comparison, plan, calls, progress)
+            if code == INTERRUPTED:
+                progress.say(f"interrupted; the same command with --logdir={folder} goes on from here")
+                return INTERRUPTED
             codes.append(code)
-            if code not in (0, INTERRUPTED):
-                progress.say(f"{trial.title}: exit code {code}, see {trial.path}.log")
-            _report(comparison, plan, calls, progress)
-        if not codes:
-            _report(comparison, plan, calls, progress)
-    if INTERRUPTED in codes:
-        progress.say(f"interrupted; the same command with --logdir={comparison.folder} goes on from here")
-        return INTERRUPTED
+            if code:
+                progress.say(f"{trial.name}: exit code {code}, see {trial.run.path}.log")
     failed = [trial for trial in plan if trial.run.has_failed()]  # be it in an earlier call
     for trial in failed:
-        progress.say(f"{trial.title} {trial.run.exit_reason()}; to train it anew, remove {trial.path}")
+        progress.say(f"{trial.name} {trial.run.exit_reason()}; to train it anew, remove {trial.run.path}")
     return int(any(codes) or bool(failed))
 
 
-def _report(
-    comparison: Comparison, plan: Sequence[Trial], calls: Sequence[Mapping[str, Any]], progress: Progress
-) -> None:
-    """Writes report.md and report.html on what there is."""
-    found = [findings.Found(trial, read_run(trial.path)) for trial in plan if trial.run.config.exists()]
-    if not found:
-        return
-    title = f"Standard against asynchronous DQN on {comparison.config.env}"
+def begin(folder: Path, config: Config, described: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Makes the folder of a comparison, or goes on with the one that lies there.
+
+    Args:
+      described: this call: its command, date and machine. None: it has nothing to do, and is not written down.
+
+    Returns:
+      The calls that it is made by, the first one first; of those with the same command only one.
+
+    Raises:
+      UserError: something else lies there, or a comparison of other settings.
+    """
+    path, defaults = folder / _FILE, type(config)().to_dict()
+    shared = {name: value for name, value in config.to_dict().items() if name not in _OF_A_TRIAL}
+    calls = []
     try:
-        made = findings.sections(found, calls, comparison.folder, num_planned=len(plan))
-        write_atomically(comparison.folder / "report.md", page.markdown(title, made).encode())
-        write_atomically(comparison.folder / "report.html", page.page(title, made, comparison.folder).encode())
+        if path.exists():
+            known = read_json(path, [])
+            calls = known["calls"]
+            for name, value in shared.items():
+                before = known["settings"].get(name, defaults[name])  # an earlier version may not have had it
+                if before != value:
+                    raise UserError(
+                        f"--logdir={folder} holds a comparison with --{name}={before}, not {value}; "
+                        "go on with its own settings, or give another folder"
+                    )
+        elif folder.exists() and any(not path.name.startswith(f".{_FILE}.") for path in folder.iterdir()):
+            raise UserError(f"--logdir={folder} holds something else (no {_FILE}); give another folder")
+        if described is not None and described["command"] not in [call["command"] for call in calls]:
+            calls.append(dict(described))
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps({"settings": shared, "calls": calls}, indent=1).encode() + b"\n")
+        return calls
+    except OSError as error:
+        raise UserError(f"--logdir={folder}: {error.strerror}; give another folder") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # of content that may be anything
+        raise UserError(f"{path} cannot be read; give another --logdir") from error
+
+
+def execute(
+    trial: Trial, job: str, flags: Sequence[str], header: str, progress: Progress, stop: threading.Event, held: Sequence
+) -> int:  # fmt: skip
+    """Runs a command on a run, its output in RUN.log, and shows how the run stands. Gives the command's exit code.
+
+    Args:
+      header: in front of what is shown.
+      stop: set when the user interrupts.
+      held: descriptors that the process keeps open.
+    """
+    path = trial.run.path
+    path.parent.mkdir(parents=True, exist_ok=True)  # the run makes its own, which nobody else may read
+
+    def look() -> None:
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has not written yet
+            row = {name: as_number(cell) for name, cell in last_rows(trial.run.metrics, 1)[-1].items()}
+            line = progress_line(row, trial.config.total_steps, trial.config.stop_at_return)
+            progress.show(f"{header} | {line}")
+
+    task = Task(
+        f"{trial.name}: {job}",
+        lambda restarts: [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={path}"],
+        max_restarts=0,
+        lease=math.inf,
+        say=progress.say,
+        log=path.with_name(f"{path.name}.log"),
+        ask=signals.ASK,
+        inherited=held,
+    )
+    return supervise(task, stop, look)
+
+
+def _report(comparison: Comparison, plan: Sequence[Trial], calls: Sequence[Mapping], progress: Progress) -> None:
+    """Writes the report on what there is."""
+    try:
+        runs = [read_run(trial.run.path) for trial in plan if trial.run.config.exists()]
+        if runs:
+            findings.write_report(runs, calls, comparison.folder, num_planned=len(plan))
     except Exception as error:  # whatever it is, the training is worth more
         progress.say(f"could not write the report: {one_line(error)}")

@@ -1,26 +1,25 @@
 """Reads what a run directory holds, whatever state it is in: going on, interrupted, damaged, of another version."""
 
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import read_regular
-from async_dqn.run import csv_log
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import count
-from async_dqn.run.worker_table import as_number, may_be_read
-from async_dqn.system.process_meter import METER_FIELDS
+from async_dqn.run.worker_table import as_number, read_rows
 
-_SERIES = ("env_steps", "wall_seconds")
-_GAMES = ("env_steps", "episode_return")
+BASELINE = "baseline"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,184 +28,140 @@ class Run:
 
     Attributes:
       path: its folder.
-      settings: as config.json has them; what is missing there is missing here.
-      described: all of config.json: versions, host, command.
-      summary: as summary.json has it; empty where there is none.
-      returns: unclipped returns of all games [G], in the order in which they ended.
-      steps: agent steps of all workers when each game ended [G]; never falling.
-      seconds: of training, those before a resume included, at that moment [G]; NaN where nothing tells.
-      metrics: the columns of metrics.csv, by name [M].
+      described: config.json: settings, versions, host, command; what is missing there is missing here.
+      summary: summary.json; empty where there is none.
+      games: columns of episodes.csv by name [G], in the order in which the games ended; `env_steps` never falls, and
+        `seconds` is the training time, that before a resume included, at that moment; NaN where nothing tells.
+      metrics: columns of metrics.csv by name [M], whatever columns the agent writes.
       notes: what is not as it should be, for whoever looks at the picture.
     """
 
     path: Path
-    settings: Mapping[str, Any]
     described: Mapping[str, Any]
     summary: Mapping[str, Any]
-    returns: np.ndarray
-    steps: np.ndarray
-    seconds: np.ndarray
+    games: Mapping[str, np.ndarray]
     metrics: Mapping[str, np.ndarray]
     notes: Sequence[str]
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether a single process trained it."""
-        command = self.described.get("command")
-        return isinstance(command, list) and command[1:2] == ["baseline"]
+    def settings(self) -> Mapping[str, Any]:
+        """As config.json has them."""
+        settings = self.described.get("config")
+        return settings if isinstance(settings, dict) else {}
 
     @property
     def kind(self) -> str:
-        """How it was trained, the same for all seeds."""
-        if self.is_baseline:
-            return "standard: one process"
-        return f"asynchronous: {self._number('num_ps')} ps + {_workers(self._number('num_workers'))}"
+        """How it was trained, the same for all seeds: baseline, or the size of its cluster."""
+        command = self.described.get("command")
+        if isinstance(command, list) and command[1:2] == ["baseline"]:
+            return BASELINE
+        num_ps, num_workers = self.settings.get("num_ps", "?"), self.num_workers
+        return f"{num_ps} ps + {count(num_workers, 'worker') if num_workers else '? workers'}"
 
-    def _number(self, name: str) -> int | str:
-        value = self.settings.get(name)
-        return value if isinstance(value, int) else "?"
+    @property
+    def title(self) -> str:
+        """Which it is of several seeds."""
+        return f"{self.kind}, seed {self.settings.get('seed', '?')}"
 
+    @property
+    def num_workers(self) -> int:
+        """0 where it is not known."""
+        number = self.settings.get("num_workers")
+        return number if isinstance(number, int) else 0
 
-def _workers(number: int | str) -> str:
-    return count(number, "worker") if isinstance(number, int) else f"{number} workers"
+    @property
+    def goal(self) -> float:
+        """The mean return at which it ends; NaN where there is none."""
+        return finite(self.settings.get("stop_at_return"))
 
-
-def read_run(path: Path) -> Run:
-    """Reads a run as far as it goes. Raises UserError where the folder holds no run."""
-    run = RunDirectory(path)
-    try:
-        exists = run.config.exists()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give run directories") from error
-    if not exists:
-        raise UserError(f"{path} holds no run (no config.json); give run directories")
-    notes: list[str] = []
-    described = _read_object(run.config, notes)
-    settings = described.get("config")
-    summary = _read_object(run.summary, notes) if run.summary.exists() else {}
-    reason = str(summary.get("exit_reason", "running"))
-    if reason == "running":
-        notes.append("has not ended")
-    elif reason == "interrupted" or reason.startswith("failed"):
-        notes.append(reason.partition(":")[0])
-    metrics = _columns(run.metrics, _SERIES, notes)
-    games = _columns(run.episodes, _GAMES, notes)
-    if not len(games["episode_return"]):
-        notes.append("no games yet")
-    steps = np.maximum.accumulate(games["env_steps"])  # workers hear of each other's steps a little late
-    seconds = _seconds_at(steps, metrics)
-    if np.isnan(seconds).any():
-        notes.append("times are not known")
-    return Run(
-        path=path,
-        settings=settings if isinstance(settings, dict) else {},
-        described=described,
-        summary=summary,
-        returns=games["episode_return"],
-        steps=steps,
-        seconds=seconds,
-        metrics=metrics,
-        notes=notes,
-    )
+    @property
+    def exit_reason(self) -> str:
+        """Of summary.json: "running" until it has ended."""
+        return str(self.summary.get("exit_reason") or "running")
 
 
-def read_runs(paths: Iterable[str]) -> list[Run]:
-    """Reads each run once, however often and in what ways its folder is named. Raises UserError as `read_run` does."""
-    found: dict[Path, Run] = {}
-    for path in paths:
-        run = read_run(Path(path))
-        found.setdefault(run.path.resolve(), run)
-    return list(found.values())
+def is_over(exit_reason: str) -> bool:
+    """Whether a run has trained to its end, or failed in a way that going on would not mend."""
+    return exit_reason in ("finished", "solved") or exit_reason.startswith("failed")
 
 
-def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:
+def finite(value: Any) -> float:
+    """A number of a JSON file; NaN for all else."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+
+
+def read_json(path: Path, notes: list[str]) -> dict[str, Any]:
+    """The object that a file holds; nothing where there is no file, or, with a note, where it cannot be read."""
     try:
         value = json.loads(read_regular(path))
-        if isinstance(value, dict):
-            return value
-    except Exception:  # whatever json makes of content that may be anything
-        pass
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return value
     notes.append(f"{path.name} cannot be read")
     return {}
 
 
+def read_run(path: Path) -> Run:
+    """Reads a run as far as it goes. Raises UserError where the folder holds no run."""
+    run, notes = RunDirectory(path), list[str]()
+    if not os.path.exists(run.config):
+        raise UserError(f"{path} holds no run (no config.json); give run directories")
+    described, summary = (read_json(file, notes) for file in (run.config, run.summary))
+    metrics = _columns(run.metrics, ("env_steps", "wall_seconds"), notes)
+    games = _columns(run.episodes, ("env_steps", "episode_return"), notes)
+    games["env_steps"] = np.maximum.accumulate(games["env_steps"])  # workers hear of each other's steps a little late
+    games["seconds"] = np.full(len(games["env_steps"]), np.nan)
+    if len(metrics["env_steps"]):  # not from the games' own times, which go on while a run stands still
+        steps, seconds = (np.maximum.accumulate([0.0, *metrics[name]]) for name in ("env_steps", "wall_seconds"))
+        games["seconds"] = np.interp(games["env_steps"], steps, seconds)
+    made = Run(path, described, summary, games, metrics, notes)
+    if made.exit_reason not in ("finished", "solved"):
+        notes.append(made.exit_reason.partition(":")[0].replace("running", "has not ended"))
+    if not len(games["env_steps"]):
+        notes.append("no games yet")
+    elif not len(metrics["env_steps"]):
+        notes.append("times are not known")
+    return made
+
+
+def read_runs(paths: Iterable[str]) -> list[Run]:
+    """Reads each run once, however often and in what ways its folder is named. Raises UserError as `read_run` does."""
+    return list({run.path.resolve(): run for run in map(read_run, map(Path, paths))}.values())
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """What evaluation.json holds; nothing where it is not of the run's newest state, or cannot be read."""
+    found, summary = (read_json(path / name, []) for name in ("evaluation.json", "summary.json"))
+    return found if found.get("checkpoint_env_steps") == summary.get("env_steps") else {}
+
+
 def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:
     """The columns of a CSV file as numbers, empty cells as NaN; without the rows in which a needed one is no number."""
-    rows = []
+    rows: list[dict[str, str]] = []
     try:
-        if may_be_read(path):
-            rows = csv_log.rows(path)
-        else:
-            notes.append(f"{path.name} is no file")
+        rows = read_rows(path)
     except OSError as error:
         notes.append(f"{path.name}: {one_line(error.strerror or error)}")
     numbers = [{name: as_number(cell) for name, cell in row.items()} for row in rows]
     whole = [row for row in numbers if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
     if len(whole) < len(rows):
         notes.append(f"{path.name}: {count(len(rows) - len(whole), 'row')} cannot be read")
-    names = [*needed, *(name for name in (whole[0] if whole else {}) if name not in needed)]
-    return {name: np.array([row.get(name, math.nan) for row in whole], np.float64) for name in names}
+    names = dict.fromkeys([*needed, *(whole[0] if whole else ())])
+    return {name: np.array([row[name] for row in whole], np.float64) for name in names}
 
 
-def _seconds_at(steps: np.ndarray, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
-    """When the run had taken so many steps. Not from the games' own times, which go on while a run stands still."""
-    if not len(metrics["env_steps"]):
-        return np.full(len(steps), np.nan)
-    at, seconds = (np.maximum.accumulate([0.0, *metrics[name]]) for name in _SERIES)
-    return np.interp(steps, at, seconds)
-
-
-def read_stalenesses(path: Path, num_workers: int) -> Counter[int]:
-    """How often an update of the run in a folder was how stale, from its workers' own metrics."""
+def read_stalenesses(run: Run) -> Counter[int]:
+    """How often an update was how stale, from the workers' own metrics."""
     counts: Counter[int] = Counter()
-    for index in range(num_workers):
-        file = RunDirectory(path).worker(index) / "metrics.csv"
-        try:
-            rows = csv_log.rows(file) if may_be_read(file) else []
-        except OSError:
-            continue
-        for row in rows:
-            for staleness, times in re.findall(r"\b([0-9]{1,9}):([0-9]{1,9})\b", row.get("stalenesses", "")):
-                counts[int(staleness)] += int(times)
+    for file in run.path.glob("worker-*/metrics.csv"):
+        with contextlib.suppress(OSError):
+            for row in read_rows(file):
+                for staleness, times in re.findall(r"\b([0-9]{1,9}):([0-9]{1,9})\b", row.get("stalenesses", "")):
+                    counts[int(staleness)] += int(times)
     return counts
-
-
-class Usage(NamedTuple):
-    """What one process took of the machine: CPU seconds a second [T] and megabytes in memory [T], at `seconds` [T]."""
-
-    seconds: np.ndarray
-    cores: np.ndarray
-    resident_mb: np.ndarray
-
-    @property
-    def mean_cores(self) -> float:
-        """Over all of its time."""
-        return float(np.average(self.cores, weights=np.maximum(np.diff(self.seconds, prepend=0.0), 1e-9)))
-
-    @property
-    def half_way_mb(self) -> float:
-        """Megabytes when half of its time was over."""
-        return float(np.interp(self.seconds[-1] / 2, self.seconds, self.resident_mb))
-
-
-def read_usage(path: Path, *, num_ps: int, num_workers: int) -> dict[str, Usage]:
-    """What each ps and worker of the run in a folder took of the machine, as far as they have recorded it."""
-    run = RunDirectory(path)
-    folders = {f"worker {index}": run.worker(index) for index in range(num_workers)}
-    folders |= {f"ps {index}": run.ps(index) for index in range(num_ps)}
-    found = {}
-    for name, folder in folders.items():
-        columns = _columns(folder / "metrics.csv", ("wall_seconds", *METER_FIELDS), [])
-        if len(columns["wall_seconds"]):
-            usage = Usage(columns["wall_seconds"], *(columns[field] for field in METER_FIELDS))
-            found[name] = usage._replace(seconds=_unbroken(usage.seconds))
-    return found
-
-
-def _unbroken(seconds: np.ndarray) -> np.ndarray:
-    """A process that is started again counts from 0 again; here it goes on from where it was."""
-    falls = np.where(np.diff(seconds, prepend=0.0) < 0, np.concatenate([[0.0], seconds[:-1]]), 0.0)
-    return seconds + np.cumsum(falls)
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """`async-dqn status`: where runs stand, from their files alone, and so from any host that sees the folder."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,14 +8,12 @@ from pathlib import Path
 from async_dqn.base.errors import UserError
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import format_seconds, progress_line
-from async_dqn.run.worker_table import Worker, read_worker, worker_table
-from async_dqn.tools.report.runs import Run, read_runs
+from async_dqn.run.worker_table import read_worker, worker_table
+from async_dqn.tools.report.runs import Run, finite, read_runs
 
 _SILENT = 10.0  # seconds past the log period after which a process that should write has fallen silent
 _COPIED = 5.0  # seconds that the files of a run may be apart when someone has copied them
-_PROGRESS = ("env_steps", "steps_per_second", "updates_per_second", "episodes", "epsilon", "wall_seconds")
-_RATES = ("steps_per_second", "updates_per_second")  # in summary.json: of all of its time
-_MAYBE = ("mean_return_100", "staleness_mean")  # empty before the first game and the first update
+_NEEDED = ("env_steps", "steps_per_second", "updates_per_second", "episodes", "wall_seconds")
 
 
 def run_status(paths: Sequence[str], now: Callable[[], float] = time.time) -> int:
@@ -36,77 +33,52 @@ def run_status(paths: Sequence[str], now: Callable[[], float] = time.time) -> in
 
 def describe(run: Run, now: float) -> Iterator[str]:
     """What there is to say of a run, line by line."""
-    silence = _silence(RunDirectory(run.path).metrics, run, now)
-    yield f"{run.path}: {run.settings.get('env', '?')}, {run.kind}"
-    yield _state(run, silence)
-    if set(_PROGRESS) <= run.metrics.keys() and len(run.metrics["env_steps"]):
-        row = {name: float(run.metrics[name][-1]) for name in _PROGRESS}
-        row |= {name: float(run.metrics[name][-1]) if name in run.metrics else math.nan for name in _MAYBE}
-        has_ended = _has_ended(run)
-        if has_ended:  # what its last seconds were like says little of it
-            row |= {name: float(value) for name in _RATES if isinstance(value := run.summary.get(name), int | float)}
-        if all(map(math.isfinite, (row[name] for name in _PROGRESS))):
-            yield progress_line(row, _budget(run), _goal(run), has_ended=has_ended)
-    found = [(index, worker) for index in range(_num_workers(run)) if (worker := read_worker(run.path, index))]
-    if found:
-        if _has_ended(run):
-            found = [(index, dataclasses.replace(worker, steps_per_second=math.nan)) for index, worker in found]
-        yield from worker_table([(f"worker {i}", _state_of(run, worker, i, now), worker) for i, worker in found])
+    has_ended = run.exit_reason != "running" and not _is_resumed(run)
+    yield f"{run.path}: {run.settings.get('agent', '?')} on {run.settings.get('env', '?')}, {run.kind}"
+    state = _state(RunDirectory(run.path).metrics, run, now)
+    yield f"ended: {run.exit_reason}" if has_ended else state
+    row = {name: float(column[-1]) for name, column in run.metrics.items() if len(column)}
+    if has_ended:  # what its last seconds were like says little of it
+        row |= {name: value for name in _NEEDED if not math.isnan(value := finite(run.summary.get(name)))}
+    if all(math.isfinite(row.get(name, math.nan)) for name in _NEEDED):
+        total = finite(run.settings.get("total_steps"))
+        budget = int(total) if total > 0 else max(1, int(row["env_steps"]))
+        goal = math.inf if math.isnan(run.goal) else run.goal
+        yield progress_line({"mean_return_100": math.nan} | row, budget, goal, has_ended=has_ended)
+    table = []
+    for index in range(run.num_workers):
+        worker = read_worker(run.path, index)
+        if worker is None:
+            continue
+        state = _state(RunDirectory(run.path).worker(index) / "metrics.csv", run, now)
+        if has_ended:
+            state, worker = _end_of(run, index), worker | {"steps_per_second": math.nan}
+        table.append((f"worker {index}", state, worker))
+    yield from worker_table(table) if table else []
 
 
-def _state(run: Run, silence: float) -> str:
-    if _has_ended(run):
-        return f"ended: {run.summary['exit_reason']}"
-    if not math.isfinite(silence):
-        return "starting: nothing is written yet"
-    return (
-        f"silent for {format_seconds(silence)}: it has ended without a word, or stands still" if silence else "running"
-    )
-
-
-def _has_ended(run: Run) -> bool:
-    reason = run.summary.get("exit_reason")
-    return isinstance(reason, str) and reason != "running" and not _is_resumed(RunDirectory(run.path))
-
-
-def _is_resumed(run: RunDirectory) -> bool:
+def _is_resumed(run: Run) -> bool:
     """Whether its summary is of an earlier time: a run that goes on logs long before it saves and writes a new one."""
+    folder = RunDirectory(run.path)
     try:
-        return run.metrics.stat().st_mtime > run.summary.stat().st_mtime + _COPIED
+        return folder.metrics.stat().st_mtime > folder.summary.stat().st_mtime + _COPIED
     except OSError:
         return False
 
 
-def _silence(path: Path, run: Run, now: float) -> float:
-    """Seconds for which nothing was written that should have been; 0: it writes; inf: it never has."""
+def _state(path: Path, run: Run, now: float) -> str:
+    """Whether what should write to a file does."""
     try:
         age = max(0.0, now - path.stat().st_mtime)
     except OSError:
-        return math.inf
-    period = run.settings.get("log_period", 0.0)
-    return age if age > (period if isinstance(period, int | float) else 0.0) + _SILENT else 0.0
+        return "starting: nothing is written yet"
+    period = finite(run.settings.get("log_period"))
+    is_silent = age > (0.0 if math.isnan(period) else period) + _SILENT
+    return f"silent for {format_seconds(age)}" if is_silent else "running"
 
 
-def _goal(run: Run) -> float:
-    goal = run.settings.get("stop_at_return")
-    return float(goal) if isinstance(goal, int | float) and abs(goal) < 1e9 else math.inf
-
-
-def _budget(run: Run) -> int:
-    total = run.settings.get("total_steps")
-    return total if isinstance(total, int) and total > 0 else max(1, int(run.metrics["env_steps"][-1]))
-
-
-def _num_workers(run: Run) -> int:
-    number = run.settings.get("num_workers")
-    return number if isinstance(number, int) else 0
-
-
-def _state_of(run: Run, worker: Worker, index: int, now: float) -> str:
-    """What there is to say of one worker, without asking its host."""
-    if not _has_ended(run):
-        silence = _silence(worker.path, run, now)
-        return f"silent for {format_seconds(silence)}" if silence else "running"
+def _end_of(run: Run, index: int) -> str:
+    """How a worker has ended, by the summary."""
     workers = run.summary.get("workers")
-    known = workers[index] if isinstance(workers, list) and index < len(workers) else {}
+    known = workers[index] if isinstance(workers, list) and index < len(workers) else None
     return str(known.get("state", "?")) if isinstance(known, dict) else "?"
