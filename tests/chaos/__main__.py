@@ -1,6 +1,7 @@
 """Plays rounds one after another: `python -m chaos --rounds=50`, by way of launch/chaos.sh."""
 
 import argparse
+import contextlib
 import shutil
 import signal
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from async_dqn.base.quiet import quiet_stderr
 from chaos import mounts
 
-_NO_MOUNTS = mounts.enter()  # before TensorFlow is imported, which starts threads
+_NO_MOUNTS = mounts.enter()  # before TensorFlow is imported, which takes seconds
 with quiet_stderr():
     from chaos import invariants, report
     from chaos.rounds import Hang, Settings
@@ -23,37 +24,30 @@ def play_round(
     scenario: Scenario, number: int, repetition: int, seed: int, settings: Settings, folder: Path
 ) -> report.Result:
     """One round, in a folder that stays if something did not hold."""
+    result = report.Result(number, scenario.name, scenario.kind, repetition)
+    if scenario.needs_mounts and _NO_MOUNTS:
+        result.is_skipped, result.notes = True, [_NO_MOUNTS]
+        return result
     begin = time.monotonic()
-    round_ = make_round(scenario, f"{seed}/{repetition}", settings, folder)
-    is_hang, violations, unreadable = False, [], 0
-    try:
+    with contextlib.closing(make_round(scenario, f"{seed}/{repetition}", settings, folder)) as round_:
         try:
-            violations = play(scenario, round_)
+            result.violations = play(scenario, round_)
         except Hang as hang:
-            is_hang, violations = True, [f"hang: {hang}", *invariants.odd_lines(round_)]
+            result.is_hang = True
+            result.violations = [f"hang: {hang}", *invariants.odd_lines(round_)]
         except Exception as error:  # as where a file that a check reads is not there: the other rounds go on
-            violations = [f"could not be checked: {error!r}", *invariants.odd_lines(round_)]
-        unreadable = len(invariants.unreadable(round_))
-        steps_lost = round_.summary().get("steps_lost", 0)
-        if violations and scenario.needs_mounts:  # what lies on a disk of its own goes with it
+            result.violations = [f"could not be checked: {error!r}", *invariants.odd_lines(round_)]
+        result.unreadable = len(invariants.unreadable(round_))
+        result.steps_lost = round_.summary().get("steps_lost", 0)
+        if result.violations and scenario.needs_mounts:  # what lies on a disk of its own goes with it
             shutil.copytree(round_.run.path, folder / "kept", dirs_exist_ok=True)
-    finally:
-        round_.close()
-    if not violations:
+    if not result.violations:
         shutil.rmtree(folder)
-    return report.Result(
-        number,
-        scenario.name,
-        scenario.kind,
-        repetition,
-        violations,
-        is_hang,
-        unreadable,
-        steps_lost,
-        [round(seconds, 2) for seconds in round_.recoveries],
-        round(time.monotonic() - begin, 1),
-        [*round_.notes, f"{round_.num_ps} ps, {round_.num_workers} workers", " ".join(round_.mode)],
-    )
+    result.recoveries = [round(seconds, 2) for seconds in round_.recoveries]
+    result.seconds = round(time.monotonic() - begin, 1)
+    sizes = f"{round_.num_ps} ps, {round_.num_workers} workers"
+    result.notes = [*round_.notes, sizes, " ".join(round_.mode)]
+    return result
 
 
 def main() -> int:
@@ -89,24 +83,7 @@ def main() -> int:
         scenario = chosen[(number - 1) % len(chosen)]
         repetition, played[scenario.name] = played[scenario.name], played[scenario.name] + 1
         folder = output / "rounds" / f"{number:03d}-{scenario.name}"
-        if scenario.needs_mounts and _NO_MOUNTS:
-            result = report.Result(
-                number,
-                scenario.name,
-                scenario.kind,
-                repetition,
-                [],
-                False,
-                0,
-                0,
-                [],
-                0.0,
-                [_NO_MOUNTS],
-                is_skipped=True,
-            )
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            result = play_round(scenario, number, repetition, arguments.seed, settings, folder)
+        result = play_round(scenario, number, repetition, arguments.seed, settings, folder)
         results.append(result)
         left = (time.monotonic() - begin) / number * (arguments.rounds - number)
         recovery = f", recovered in {max(result.recoveries):.1f} s" if result.recoveries else ""

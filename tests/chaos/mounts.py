@@ -1,46 +1,36 @@
 """Disks of the harness's own: small ones, read-only ones, and ones that stand still; nobody else sees them."""
 
 import contextlib
-import ctypes
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_NEWNS, _NEWUSER = 0x20000, 0x10000000
-_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE, _DETACH = 1, 32, 4096, 1 << 14, 1 << 18, 2
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_ENTERED = "CHAOS_MOUNTS"  # in the environment of a process that has a mount namespace of its own
 
 
 def enter() -> str:
-    """Moves this process, which must have one thread, into a mount namespace. Gives the reason where it cannot."""
-    user, group = os.geteuid(), os.getegid()
-    try:
-        try:
-            _call("unshare", _NEWNS)
-        except PermissionError:
-            _call("unshare", _NEWUSER | _NEWNS)
-            for name, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{user} {user} 1"),
-                ("gid_map", f"{group} {group} 1"),
-            ):
-                Path(f"/proc/self/{name}").write_text(text)
-        _mount("", "/", "", _RECURSIVE | _PRIVATE)
-    except (OSError, AttributeError) as error:
-        return f"no mount namespace: {error}"
-    return ""
+    """Starts this program again, in a mount namespace of its own. Gives the reason where it cannot."""
+    if _ENTERED in os.environ:
+        return ""
+    reason = "there is no unshare"
+    for options in (["--mount"], ["--mount", "--map-root-user"]):
+        with contextlib.suppress(FileNotFoundError):
+            tried = subprocess.run(["unshare", *options, "true"], stderr=subprocess.PIPE, text=True)
+            if tried.returncode == 0:
+                command = ["unshare", *options, sys.executable, *sys.orig_argv[1:]]
+                os.execvpe(command[0], command, os.environ | {_ENTERED: "yes"})
+            reason = tried.stderr.strip()
+    return f"no mount namespace: {reason}"
 
 
 @contextlib.contextmanager
 def small_disk(path: Path, num_bytes: int) -> Iterator[None]:
     """A disk of this size at `path`."""
     path.mkdir(parents=True)
-    _mount("tmpfs", str(path), "tmpfs", 0, f"size={num_bytes}")
-    try:
+    with _mounted(path, "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs"):
         yield
-    finally:
-        _unmount(path)
 
 
 @contextlib.contextmanager
@@ -49,49 +39,38 @@ def journaled_disk(path: Path, image: Path, num_bytes: int) -> Iterator[None]:
     path.mkdir(parents=True)
     with open(image, "wb") as file:
         file.truncate(num_bytes)
-    _command("mkfs.ext4", "-q", "-F", str(image))
-    _command("mount", "-o", "loop", str(image), str(path))
-    try:
+    _run("mkfs.ext4", "-q", "-F", image)
+    with _mounted(path, "-o", "loop", image):
         yield
-    finally:
-        _command("umount", str(path))
-        image.unlink()
+    image.unlink()
 
 
 @contextlib.contextmanager
 def standing_still(path: Path) -> Iterator[None]:
     """Whoever writes to the disk at `path` waits meanwhile."""
-    _command("fsfreeze", "--freeze", str(path))
+    _run("fsfreeze", "--freeze", path)
     try:
         yield
     finally:
-        _command("fsfreeze", "--unfreeze", str(path))
+        _run("fsfreeze", "--unfreeze", path)
 
 
 @contextlib.contextmanager
 def read_only(path: Path) -> Iterator[None]:
     """Nothing can be written to the folder, be it by root."""
-    _mount(str(path), str(path), "", _BIND)
+    with _mounted(path, "--bind", path):
+        _run("mount", "-o", "remount,bind,ro", path)
+        yield
+
+
+@contextlib.contextmanager
+def _mounted(path: Path, *what: str | Path) -> Iterator[None]:
+    _run("mount", *what, path)
     try:
-        _mount("", str(path), "", _BIND | _REMOUNT | _READ_ONLY)
         yield
     finally:
-        _unmount(path)
+        _run("umount", "--lazy", path)
 
 
-def _unmount(path: Path) -> None:
-    _call("umount2", os.fsencode(path), _DETACH)
-
-
-def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    _call("mount", source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
-
-
-def _call(name: str, *arguments: object) -> None:
-    if getattr(_LIBC, name)(*arguments) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error), name)
-
-
-def _command(*words: str) -> None:
+def _run(*words: str | Path) -> None:
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)

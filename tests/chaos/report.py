@@ -5,14 +5,14 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from async_dqn.run import provenance
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
     """What came out of one round."""
 
@@ -20,14 +20,14 @@ class Result:
     scenario: str
     kind: str
     repetition: int
-    violations: list[str]
-    is_hang: bool
-    unreadable: int
-    steps_lost: int
-    recoveries: list[float]  # seconds, one for each fault
-    seconds: float
-    notes: list[str]
+    violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    recoveries: list[float] = field(default_factory=list)  # seconds, one for each fault
+    is_hang: bool = False
     is_skipped: bool = False
+    unreadable: int = 0
+    steps_lost: int = 0
+    seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -86,14 +86,8 @@ def markdown(results: Sequence[Result], origin: dict[str, Any]) -> str:
         for violation in result.violations:
             lines.append(f"- round {result.number}, {result.scenario}: {violation}")
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
-    lines += [
-        "",
-        f"`{origin['command']}`",
-        "",
-        f"{origin['date']}; {origin['cpu']}; {origin['system']}; {versions}",
-        "",
-    ]
-    return "\n".join(lines)
+    lines += ["", f"`{origin['command']}`", "", f"{origin['date']}; {origin['cpu']}; {origin['system']}; {versions}"]
+    return "\n".join(lines) + "\n"
 
 
 def write(folder: Path, results: Sequence[Result], origin: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import psutil
 from cluster_helpers import Command, Commands, is_port_free, processes_naming
 
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.run.csv_log import rows
+from async_dqn.run.csv_log import last_rows, rows
 from async_dqn.run.directory import RunDirectory
 from chaos.proxy import Proxy
 
@@ -193,10 +193,7 @@ class Round:
         steps = size = 0
         with contextlib.suppress(OSError, ValueError):
             size = self.run.metrics.stat().st_size
-            with open(self.run.metrics, "rb") as file:
-                file.seek(max(0, size - 2_000))
-                lines = file.read().split(b"\n")[:-1]
-            steps = int(lines[-1].split(b",")[1])
+            steps = next((int(row["env_steps"]) for row in last_rows(self.run.metrics, 1)), 0)
         return Seen(time.monotonic(), steps, size)
 
     def watch(self) -> None:
@@ -218,25 +215,14 @@ class Round:
 
     # Waiting.
 
-    def wait_for(self, condition: Callable[[], Any], command: Command) -> bool:
-        """Until the condition holds; False where the command ends before."""
+    def wait_for(self, condition: Callable[[], Any], command: Command, period: float = _POLL_PERIOD) -> bool:
+        """Until the condition holds, which is asked for every `period`; False where the command ends before."""
         while not condition():
             if not command.is_running():
                 return False
             self.watch()
-            time.sleep(_POLL_PERIOD)
+            time.sleep(period)
         return True
-
-    def wait_closely(self, condition: Callable[[], Any], command: Command) -> bool:
-        """The same for what may last a few milliseconds only."""
-        while command.is_running():
-            self.watch()
-            end = time.monotonic() + _SEEN_PERIOD
-            while time.monotonic() < end:
-                if condition():
-                    return True
-                time.sleep(0.001)
-        return False
 
     def pause(self, seconds: float) -> None:
         """Lets time pass."""
@@ -247,9 +233,7 @@ class Round:
 
     def wait(self, command: Command) -> int:
         """The exit code."""
-        while command.is_running():
-            self.watch()
-            time.sleep(_POLL_PERIOD)
+        self.wait_for(lambda: False, command)
         return command.process.returncode
 
     def wait_until_nothing_is_left(self, seconds: float = _GONE) -> list[str]:

@@ -1,12 +1,16 @@
 """All scenarios: which fault comes when, how the run has to end, and what else has to hold."""
 
+import contextlib
+import functools
 import itertools
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import psutil
 from cluster_helpers import Command
 
 from async_dqn.run import checkpoints
@@ -24,12 +28,12 @@ _AT_ONCE = 3.0  # the same, after the second signal
 
 @dataclass(frozen=True)
 class Fault:
-    """`what` happens up to `delay` seconds after `when`."""
+    """`what` happens up to `delay` seconds after `when`, which is looked for every `period` seconds."""
 
     when: When
     what: What
     delay: float = 0.5
-    is_brief: bool = False  # `when` lasts a few milliseconds only
+    period: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,10 @@ def play(scenario: Scenario, round_: Round) -> list[str]:
     command = round_.start_by_hand(*(scenario.by_hand or ())) if by_hand else round_.start()
     found = []
     for fault, condition, delay in plan:
-        wait = round_.wait_closely if fault.is_brief else round_.wait_for
-        if not wait(condition, command):
+        if not round_.wait_for(condition, command, fault.period):
             found.append("the run was over before the fault")
             break
-        if not fault.is_brief:
-            round_.pause(delay)
+        round_.pause(delay)
         fault.what(round_)
     found += _codes_by_hand(scenario, round_) if by_hand else _code(round_, command, scenario.code)
     found += round_.wait_until_nothing_is_left()
@@ -165,22 +167,17 @@ def spent() -> When:
     return lambda round_: lambda: max(round_.env_steps(), round_.summary().get("env_steps", 0)) >= round_.total
 
 
-def at_once() -> When:
-    """Right after the fault before."""
-    return lambda round_: lambda: True
-
-
 TRAINING = steps(0.1, 0.7)
 
 
 # What.
 
 
-def kill(*tasks: str) -> What:
-    """SIGKILL, all at the same time."""
+def kill(*tasks: str, number: int = signal.SIGKILL) -> What:
+    """SIGKILL, or SIGSTOP for good, all at the same time."""
 
     def what(round_: Round) -> None:
-        round_.send(signal.SIGKILL, *tasks)
+        round_.send(number, *tasks)
         round_.mark_fault()
 
     return what
@@ -197,21 +194,9 @@ def freeze(task: str, low: float, high: float) -> What:
             return
         process.suspend()
         round_.mark_fault()
-        end = time.monotonic() + seconds
-        while process.is_running() and time.monotonic() < end:
-            round_.pause(0.1)
-        if process.is_running():
+        round_.pause(seconds)
+        with contextlib.suppress(psutil.NoSuchProcess):  # it was killed, and another may have its number
             process.resume()
-
-    return what
-
-
-def freeze_for_good(task: str) -> What:
-    """SIGSTOP."""
-
-    def what(round_: Round) -> None:
-        round_.send(signal.SIGSTOP, task)
-        round_.mark_fault()
 
     return what
 
@@ -414,7 +399,7 @@ def one_line(code: int) -> Check:
 
 
 def _kills() -> list[Scenario]:
-    def scenario(name: str, kind: str, when: When, *tasks: str, delay: float = 0.5, brief: bool = False) -> Scenario:
+    def scenario(name: str, kind: str, when: When, *tasks: str, delay: float = 0.5) -> Scenario:
         workers = [int(task.split()[1]) for task in tasks if task.startswith("worker")]
         servers = [int(task.split()[1]) for task in tasks if task.startswith("ps")]
         is_during = name.endswith(("training", "checkpoint"))
@@ -424,7 +409,7 @@ def _kills() -> list[Scenario]:
         return Scenario(
             f"kill-{name}",
             f"kill -9 of {kind}",
-            [Fault(when, kill(*tasks), delay, brief)],
+            [Fault(when, kill(*tasks), delay, 0.02 if delay else 0.001)],  # a checkpoint is written in milliseconds
             checks=checks,
             num_ps=max([0, *servers]) + 1,
             num_workers=max([1, *workers]) + 1,
@@ -436,8 +421,8 @@ def _kills() -> list[Scenario]:
         scenario("worker-training", worker, TRAINING, "worker 1"),
         scenario("ps-0-training", ps, TRAINING, "ps 0"),
         scenario("ps-1-training", ps, TRAINING, "ps 1"),
-        scenario("chief-checkpoint", chief, saving(0.1, 0.5), "worker 0", brief=True),
-        scenario("ps-0-checkpoint", ps, saving(0.1, 0.5), "ps 0", brief=True),
+        scenario("chief-checkpoint", chief, saving(0.1, 0.5), "worker 0", delay=0),
+        scenario("ps-0-checkpoint", ps, saving(0.1, 0.5), "ps 0", delay=0),
         scenario("chief-start", chief, started("worker 0"), "worker 0", delay=10),
         scenario("worker-start", worker, started("worker 1"), "worker 1", delay=10),
         scenario("ps-0-start", ps, started("ps 0"), "ps 0", delay=10),
@@ -485,7 +470,7 @@ def _freezes() -> list[Scenario]:
         Scenario(
             "freeze-worker-1-for-good",
             "freeze, longer than the lease",
-            [Fault(steps(0.1, 0.3), freeze_for_good("worker 1"))],
+            [Fault(steps(0.1, 0.3), kill("worker 1", number=signal.SIGSTOP))],
             checks=[not_recovered, lost_worker],
             flags=["--max_restarts=0"],
             length=1.5,
@@ -503,34 +488,24 @@ def _freezes() -> list[Scenario]:
 
 
 def _signals() -> list[Scenario]:
-    def scenario(name: str, task: str, **options: bool) -> Scenario:
-        checks = [] if options else [interrupted_at_end]
-        return Scenario(
-            f"signal-{name}",
-            "SIGINT, SIGTERM",
-            [Fault(TRAINING, end_by_signal(task, **options))],
-            code=130,
-            resumes=True,
-            checks=checks,
-        )
+    def scenario(name: str, task: str, *checks: Check, **options: bool) -> Scenario:
+        fault = Fault(TRAINING, end_by_signal(task, **options))
+        return Scenario(f"signal-{name}", signals, [fault], code=130, resumes=True, checks=checks)
 
+    signals = "SIGINT, SIGTERM"
+    at_start = [Fault(started("worker 0"), end_by_signal("local"), 12)]
+    launcher = [Fault(TRAINING, kill_launcher)]
     return [
-        scenario("local", "local"),
-        scenario("chief", "worker 0"),
-        scenario("worker", "worker 1"),
-        scenario("ps", "ps 0"),
+        scenario("local", "local", interrupted_at_end),
+        scenario("chief", "worker 0", interrupted_at_end),
+        scenario("worker", "worker 1", interrupted_at_end),
+        scenario("ps", "ps 0", interrupted_at_end),
         scenario("local-twice", "local", twice=True),
-        Scenario(
-            "signal-local-start",
-            "SIGINT, SIGTERM",
-            [Fault(started("worker 0"), end_by_signal("local"), 12)],
-            code=130,
-            is_finished=False,
-        ),
+        Scenario("signal-local-start", signals, at_start, code=130, is_finished=False),
         Scenario(
             "kill-launcher",
             "kill -9 of the launcher",
-            [Fault(TRAINING, kill_launcher)],
+            launcher,
             code=-signal.SIGKILL,
             resumes=True,
             checks=[invariants.steps_lost],
@@ -539,80 +514,37 @@ def _signals() -> list[Scenario]:
 
 
 def _disks() -> list[Scenario]:
-    could_not = says("could not save")
+    scenario = functools.partial(Scenario, kind="disk", needs_mounts=True)
+    soon, could_not = steps(0.1, 0.4), [says("could not save")]
+    full, for_a_while = [Fault(TRAINING, fill_disk)], [Fault(soon, fill_disk_for_a_while)]
+    unwritable, not_there = [Fault(soon, forbid_checkpoints)], [Fault(soon, replace_checkpoints)]
+    stopped = [Fault(soon, stop_disk)]
+    no_room = [says("No space left")]
     return [
-        Scenario(
-            "disk-full",
-            "disk",
-            [Fault(TRAINING, fill_disk)],
-            checks=[says("No space left")],
-            is_finished=False,
-            setup=on_small_disk,
-            needs_mounts=True,
-        ),
-        Scenario(
-            "disk-full-for-a-while",
-            "disk",
-            [Fault(steps(0.1, 0.4), fill_disk_for_a_while)],
-            checks=[not_recovered],
-            setup=on_small_disk,
-            needs_mounts=True,
-        ),
-        Scenario(
-            "disk-stands-still",
-            "disk",
-            [Fault(steps(0.1, 0.4), stop_disk)],
-            checks=[invariants.unharmed],
-            setup=on_journaled_disk,
-            needs_mounts=True,
-        ),
-        Scenario(
-            "checkpoints-read-only",
-            "disk",
-            [Fault(steps(0.1, 0.4), forbid_checkpoints)],
-            checks=[could_not],
-            is_finished=False,
-            needs_mounts=True,
-        ),
-        Scenario(
-            "checkpoints-a-file",
-            "disk",
-            [Fault(steps(0.1, 0.4), replace_checkpoints)],
-            checks=[could_not],
-            is_finished=False,
-        ),
+        scenario("disk-full", faults=full, setup=on_small_disk, is_finished=False, checks=no_room),
+        scenario("disk-full-for-a-while", faults=for_a_while, setup=on_small_disk, checks=[not_recovered]),
+        scenario("disk-stands-still", faults=stopped, setup=on_journaled_disk, checks=[invariants.unharmed]),
+        scenario("checkpoints-read-only", faults=unwritable, is_finished=False, checks=could_not),
+        scenario("checkpoints-a-file", faults=not_there, is_finished=False, checks=could_not, needs_mounts=False),
     ]
 
 
 def _corruptions() -> list[Scenario]:
-    def scenario(name: str, *patterns: str, warning: str = "") -> Scenario:
+    def scenario(name: str, between: What, warning: str = "", **more: Any) -> Scenario:
+        interrupted = [Fault(steps(0.4, 0.6), end_by_signal("local"))]
+        checks = [says(warning)] if warning else []
+        more = {"checks": checks} | more
         return Scenario(
-            f"corrupt-{name}",
-            "corrupted files",
-            [Fault(steps(0.4, 0.6), end_by_signal("local"))],
-            code=130,
-            between=spoil(*patterns),
-            resumes=True,
-            checks=[says(warning)] if warning else [],
+            f"corrupt-{name}", "corrupted files", interrupted, code=130, between=between, resumes=True, **more
         )
 
     return [
-        scenario("checkpoint-arrays", "checkpoints/*.npz", warning="cannot be used"),
-        scenario("checkpoint-json", "checkpoints/*.json", warning="cannot be used"),
-        scenario("snapshot", "worker-*/snapshots/*.npz", warning="cannot be used"),
-        scenario("replay", "worker-*/replay/*.segment", warning="warning: "),
-        scenario("tables", "metrics.csv", "episodes.csv", "worker-1/*.csv"),
-        Scenario(
-            "corrupt-config",
-            "corrupted files",
-            [Fault(steps(0.1, 0.3), end_by_signal("local"))],
-            code=130,
-            between=lambda round_: _cut_config(round_),
-            resumes=True,
-            resumed_code=2,
-            is_finished=False,
-            checks=[one_line(2)],
-        ),
+        scenario("checkpoint-arrays", spoil("checkpoints/*.npz"), "cannot be used"),
+        scenario("checkpoint-json", spoil("checkpoints/*.json"), "cannot be used"),
+        scenario("snapshot", spoil("worker-*/snapshots/*.npz"), "cannot be used"),
+        scenario("replay", spoil("worker-*/replay/*.segment"), "warning: "),
+        scenario("tables", spoil("metrics.csv", "episodes.csv", "worker-1/*.csv")),
+        scenario("config", _cut_config, resumed_code=2, is_finished=False, checks=[one_line(2)]),
     ]
 
 
@@ -624,36 +556,19 @@ def _cut_config(round_: Round) -> None:
 def _networks() -> list[Scenario]:
     short, long = (1.0, LEASE - 3), (LEASE + 3, LEASE + 6)
 
-    def scenario(
-        name: str,
-        task: str,
-        seconds: tuple[float, float],
-        checks: Sequence[Check] = (),
-        *,
-        silently: bool,
-        flags: Sequence[str] = (),
-        codes: dict[str, int] | None = None,
-        length: float = 1.0,
-    ) -> Scenario:
-        return Scenario(
-            f"network-{name}",
-            "network cut",
-            [Fault(steps(0.1, 0.3), cut(task, *seconds, silently=silently))],
-            by_hand=flags,
-            checks=checks,
-            codes=codes or {},
-            length=length,
-        )
+    def scenario(name: str, task: str, seconds: tuple[float, float], *checks: Check, **more: Any) -> Scenario:
+        fault = Fault(steps(0.1, 0.3), cut(task, *seconds, silently="swallowed" in name))
+        return Scenario(f"network-{name}", "network cut", [fault], checks=checks, **{"by_hand": []} | more)
 
-    ended = {"worker 1": 1}
-    lost = [not_recovered, says("the run has gone on without it")]
+    without_it: dict[str, Any] = {"codes": {"worker 1": 1}, "length": 2.5}
+    lost = (not_recovered, says("the run has gone on without it"))
     return [
-        scenario("refused-short", "worker 1", short, [not_recovered], silently=False),
-        scenario("swallowed-short", "worker 1", short, [invariants.unharmed], silently=True),
-        scenario("refused-long", "worker 1", long, lost, silently=False, codes=ended, length=2.5),
-        scenario("swallowed-long", "worker 1", long, lost, silently=True, codes=ended, length=2.5),
-        scenario("ps-refused-short", "ps 0", short, [not_recovered], silently=False),
-        scenario("ps-swallowed-long", "ps 0", long, silently=True, flags=["--max_restarts=3"]),
+        scenario("refused-short", "worker 1", short, not_recovered),
+        scenario("swallowed-short", "worker 1", short, invariants.unharmed),
+        scenario("refused-long", "worker 1", long, *lost, **without_it),
+        scenario("swallowed-long", "worker 1", long, *lost, **without_it),
+        scenario("ps-refused-short", "ps 0", short, not_recovered),
+        scenario("ps-swallowed-long", "ps 0", long, by_hand=["--max_restarts=3"]),
     ]
 
 
