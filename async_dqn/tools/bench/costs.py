@@ -1,184 +1,186 @@
-"""What a child measures: the cost of each part of a worker, a call at a time, and how many minibatches it can compute.
+"""What each part of a worker costs: functions for `child.measure`, which give {metric, with its unit: value}.
 
-Every function takes the settings first and gives {what, with its unit: value}, as `child.Child` has it.
+This file alone knows how a worker is built. It asks any agent through what `agents.base` and `data.experience` say.
 """
 
+import dataclasses
+import functools
 import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import psutil
-import tensorflow as tf
 
-from async_dqn.agents import dqn
 from async_dqn.base.errors import RunError
-from async_dqn.base.types import Transition
-from async_dqn.data.replay import Replay
+from async_dqn.base.types import StepResult
+from async_dqn.cluster import server
+from async_dqn.cluster.remote_store import new_token
+from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.envs import registry
-from async_dqn.run import build, checkpoints
+from async_dqn.nn.module import initial_parameters
+from async_dqn.roles.worker import make_remote_store
+from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.settings.config import Config
-from async_dqn.store.client import ParameterClient
-from async_dqn.store.local import LocalParameterStore
-from async_dqn.tools.bench.stopwatch import median_seconds, rate
+from async_dqn.store.base import Counters, Update
 
-_OVERHANG = 0.1  # seconds for which the load goes on after a common window, whatever the others' clocks say
-_GAME_LENGTH = 500  # agent steps of a game in a made-up replay
-_NUM_STEPS = 16  # different steps in it
+_ROUND_TRIPS: dict[str, tuple[str, dict[str, Any]]] = {  # the store's method, and settings
+    "pull": ("pull", {"shared_memory": False}),
+    "push of a gradient": ("push", {"shared_memory": False, "local_steps": 0}),
+    "a delta and back": ("push_pull", {"shared_memory": False}),
+    "a delta and back, shared memory": ("push_pull", {"shared_memory": True}),
+}
 
 
-def environment_step(config: Config, *, seconds: float) -> dict[str, float]:
+def median_ms(call: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The median milliseconds of one call, of all in about `seconds` and five at least, after as many to warm up."""
+    for _ in range(2):
+        found: list[float] = []
+        begin = now = clock()
+        while now - begin < seconds / 2 or len(found) < 5:
+            before = now
+            call()
+            now = clock()
+            found.append(now - before)
+    return 1e3 * statistics.median(found)
+
+
+def environment(config: Config, *, seconds: float) -> dict[str, float]:
     """One agent step of an environment, of as many as a worker has."""
     spec = registry.resolve(config.env, config.protocol)
     env = registry.make_vector_env(spec, config.envs_per_worker, config.seed, num_threads=1)
     rng = np.random.default_rng(config.seed)
-    actions = rng.integers(spec.num_actions, size=(1_000, config.envs_per_worker))
+    actions = itertools.cycle(rng.integers(spec.num_actions, size=(1_000, config.envs_per_worker)))
     env.reset()
-    several = itertools.cycle(actions)
-    step = median_seconds(lambda: env.step(next(several)), seconds)
+    step = median_ms(lambda: env.step(next(actions)), seconds)
     env.close()
-    return {"ms/agent step": 1e3 * step / config.envs_per_worker}
+    return {"ms/agent step": step / config.envs_per_worker}
 
 
-def acting(config: Config, *, seconds: float, batch_sizes: Sequence[int]) -> dict[str, float]:
-    """Action values of N observations at once."""
-    problem, client, batch = _make_learning(config)
-    q_values = dqn.make_actor(problem.network, problem.layout, client, batch)
+def acting(config: Config, *, seconds: float) -> dict[str, float]:
+    """What the networks say of 1, 8 and 32 observations at once."""
+    worker = _Worker(config)
+    batches = {size: np.resize(worker.stacked, (size, *worker.stacked.shape[1:])) for size in (1, 8, 32)}
+    evaluate = worker.actor_learner.evaluate
+    return {f"batch of {n}, ms": median_ms(functools.partial(evaluate, one), seconds) for n, one in batches.items()}
 
-    def milliseconds(size: int) -> float:
-        stacked = np.resize(batch.s_tm1, (size, *batch.s_tm1.shape[1:]))
-        return 1e3 * median_seconds(lambda: q_values(stacked).numpy(), seconds)
 
-    return {f"batch of {size}, ms": milliseconds(size) for size in batch_sizes}
+def experience(config: Config, *, seconds: float) -> dict[str, float]:
+    """Taking in a step, and drawing a minibatch, from a replay that is full."""
+    worker = _Worker(config)
+    added = median_ms(lambda: worker.observe(0), seconds) / config.envs_per_worker
+    return {"add, µs/agent step": 1e3 * added, "draw, µs/minibatch": 1e6 * worker.learn(seconds)["experience"]}
 
 
 def minibatch(config: Config, *, seconds: float) -> dict[str, float]:
-    """One minibatch: its gradient, and the optimizer's step."""
-    return {"ms/minibatch": 1e3 * median_seconds(_make_learn(config), seconds)}
+    """One minibatch: its gradient and the optimizer's step."""
+    found = _Worker(config).learn(seconds)
+    return {"ms/minibatch": 1e3 * (found["gradient"] + found["copying"])}
 
 
-def minibatch_rate(config: Config, *, seconds: float, wait_for_start: Callable[[], float]) -> dict[str, float]:
-    """Minibatches a second when nothing else is done, in a window that begins at a common time."""
-    learn = _make_learn(config)
-    median_seconds(learn, 0.0)  # is compiled and warm then
-    begin, times = wait_for_start(), []
-    while time.monotonic() < begin + seconds + _OVERHANG:
-        learn()
-        times.append(time.monotonic())
-    return {"minibatches/s": rate(times, begin, begin + seconds)}
+def minibatch_rate(config: Config, *, seconds: float, num_processes: int) -> dict[str, float]:
+    """Minibatches a second when nothing else is done, in so many processes at the same time."""
+    worker = _Worker(config)
+    Path(f"{os.getpid()}.ready").touch()
+    while len(list(Path().glob("*.ready"))) < num_processes:
+        time.sleep(0.005)
+    found = worker.learn(seconds)
+    worker.learn(0.1)  # the others may still measure
+    rate = 1 / (found["gradient"] + found["copying"])
+    return {"minibatches/s": rate, "agent steps/s": rate * found["agent steps"]}
 
 
-def replay(config: Config, *, seconds: float) -> dict[str, float]:
-    """Adding a step, sampling a minibatch, and the memory of a replay that is really full.
+class _Worker:
+    """An actor-learner beside a store in its own memory, which lives on one made-up step again and again.
 
-    It is all one worker's, filled with frames in place.
+    Attributes:
+      stacked: [N, S, ...] observations.
     """
-    problem = build.make_problem(config)
-    resident = psutil.Process().memory_info().rss
-    memory = build.make_replay(config, problem)
-    rng = np.random.default_rng(config.seed)
-    add = _make_add(memory, problem, rng)
-    while (memory.added < memory.slots_per_env).any():
-        add()
-    resident = psutil.Process().memory_info().rss - resident
-    batch = memory.make_batch(config.batch_size)
-    added = 1e6 * median_seconds(add, seconds) / memory.num_envs
-    sampled = 1e6 * median_seconds(lambda: memory.sample(config.batch_size, rng, batch), seconds)
-    return {
-        "add, µs/agent step": added,
-        "sample, µs/minibatch": sampled,
-        "both, µs/agent step": added + sampled / config.train_period,
-        "memory, GB": resident / 1e9,
-    }
+
+    def __init__(self, config: Config):
+        agent = build.make_agent(config)
+        spec, num_envs, rng = agent.spec, config.envs_per_worker, np.random.default_rng(config.seed)
+        store = build.make_local_store(agent)
+        store.initialize(initial_parameters(agent.modules, config.seed))
+        self._client = build.make_direct_client(config, store)
+        self.actor_learner = ActorLearner(agent, self._client, np.random.SeedSequence(config.seed))
+        shape = (num_envs, *spec.observation_shape)
+        noise = rng.integers(256, size=shape) if spec.observation_dtype == np.uint8 else rng.standard_normal(shape)
+        observation, never = noise.astype(spec.observation_dtype), np.zeros(num_envs, bool)
+        self._result = StepResult(observation, observation, np.ones(num_envs, np.float32), never, never, [])
+        self.stacked = np.repeat(observation[:, None], spec.stack, axis=1)  # [N, S, ...]
+        self.actor_learner.reset(observation)
+        self._actions = self.actor_learner.act()
+        for _ in range(getattr(config, "replay_capacity", 0) // config.num_workers // num_envs):
+            self.observe(0)  # until replay is full
+        self.learn(0.0)  # everything is compiled then
+
+    def observe(self, num_steps: int) -> None:
+        """Takes in one step of all environments, `num_steps` of which count."""
+        self.actor_learner.observe(self._actions, self._result, num_steps)
+
+    def learn(self, seconds: float) -> dict[str, float]:
+        """Learns for so long. Gives for one minibatch the seconds in each part of the cycle, and "agent steps"."""
+        client, num_steps, begin = self._client, 0, time.perf_counter()
+        before, first = client.clock.seconds(), client.own_minibatches
+        while time.perf_counter() < begin + seconds or client.own_minibatches < first + 5:
+            client.clock.enter("other")
+            while not self.actor_learner.experience.due():
+                self.observe(len(self._actions))
+                num_steps += len(self._actions)
+            self.actor_learner.learn()
+        client.clock.enter("other")
+        spent = {part: after - before[part] for part, after in client.clock.seconds().items()}
+        return {
+            what: value / (client.own_minibatches - first)
+            for what, value in (spent | {"agent steps": num_steps}).items()
+        }
 
 
-def checkpoint(config: Config, *, seconds: float, folder: str) -> dict[str, float]:
-    """Writing a checkpoint of network and optimizer to `folder`, as safely as a run does, and restoring it."""
-    problem = build.make_problem(config)
-    store = _make_store(config, problem)
-    state = store.state()
-    numbers = itertools.count()
+def round_trips(config: Config, *, seconds: float) -> dict[str, float]:
+    """Round trips of the one worker of a cluster, with nothing else going on.
 
-    def write() -> None:
-        checkpoints.save(Path(folder), next(numbers), state, {}, keep=config.keep_checkpoints)
+    Starts the parameter servers, which `child.measure` ends.
+    """
+    spec = ClusterSpec.local(config.num_ps, 1)
+    Path("cluster.json").write_text(json.dumps(spec.to_dict()))
+    flags = [f"--env={config.env}", "--cluster_spec=cluster.json", "--lease=600", "--start_deadline=600"]
+    with open("ps.log", "w") as log:  # not this process's own output, which is read to its end
+        for index in range(config.num_ps):
+            command = [sys.executable, "-m", "async_dqn", "ps", f"--task_index={index}", *flags]
+            subprocess.Popen(command, stdout=log, stderr=log)
+    if missing := wait_until_reachable(spec.ps, 120.0, lambda: False):
+        raise RunError(f"no parameter server listens at {', '.join(missing)}")
+    session_config = server.session_config("worker", 0, 1)
+    target = server.start_server(spec, "worker", 0, session_config).target
 
-    def restore() -> None:
-        newest, faults = checkpoints.load_newest(Path(folder))
-        if newest is None:
-            raise RunError(f"no checkpoint can be read: {'; '.join(faults)}")
-        store.restore(newest.arrays)
+    def refuse(line: str) -> None:
+        raise RunError(line)
 
-    return {
-        "write, ms": 1e3 * median_seconds(write, seconds),
-        "restore, ms": 1e3 * median_seconds(restore, seconds),
-    }
+    def milliseconds(method: str, changed: Config) -> float:
+        agent, options = build.make_agent(changed), {"target": target, "session_config": session_config}
+        store = make_remote_store(agent, spec, token=new_token(), warn=refuse, **options)
+        store.initialize(initial_parameters(agent.modules, config.seed))
+        store.join()
+        # So small that parameters stay finite.
+        updates = {module.name: Update(np.full(module.size, 1e-6, np.float32), 1e-4) for module in agent.modules}
+        arguments = (updates, Counters(minibatches=1, updates=1), 0) if method != "pull" else ()
+        found = median_ms(lambda: getattr(store, method)(*arguments), seconds)
+        store.close()
+        return found
 
-
-def _make_store(config: Config, problem: build.Problem) -> LocalParameterStore:
-    store = LocalParameterStore(problem.layout.num_parameters, build.make_optimizer(config), config.total_steps)
-    store.initialize(build.initial_parameters(config, problem))
-    return store
-
-
-def _make_learning(config: Config) -> tuple[build.Problem, ParameterClient, Transition]:
-    """What a minibatch is computed with, and one of random observations."""
-    problem = build.make_problem(config)
-    client = build.make_local_client(config, _make_store(config, problem))
-    return problem, client, _random_batch(config, problem, np.random.default_rng(config.seed))
-
-
-def _make_learn(config: Config) -> Callable[[], None]:
-    """A function that computes the same minibatch again, and steps."""
-    problem, client, batch = _make_learning(config)
-    tensors = Transition(*map(tf.constant, batch))
-    gradient = dqn.make_gradient(
-        problem.network, problem.layout, double=config.double, max_norm=config.max_gradient_norm
-    )
-    learn_from = dqn.make_learner(gradient, client, batch)
-    learning_rate = tf.constant(config.learning_rate, tf.float32)
-
-    def learn() -> None:
-        loss, is_finite = learn_from(tensors, learning_rate)
-        if not is_finite:
-            raise RunError(f"the loss of a minibatch is {float(loss)}, or its gradient is not finite")
-
-    return learn
-
-
-def _random_batch(config: Config, problem: build.Problem, rng: np.random.Generator) -> Transition:
-    spec, size = problem.spec, config.batch_size
-    shape = (size, spec.stack, *spec.observation_shape)
-    return Transition(
-        s_tm1=_random_observations(shape, spec.observation_dtype, rng),
-        a_tm1=rng.integers(spec.num_actions, size=size, dtype=np.int32),
-        r_t=rng.integers(-1, 2, size).astype(np.float32),
-        discount_t=np.full(size, config.discount**config.n_step, np.float32),
-        s_t=_random_observations(shape, spec.observation_dtype, rng),
-    )
-
-
-def _random_observations(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-    if np.issubdtype(dtype, np.integer):
-        return rng.integers(np.iinfo(dtype).max + 1, size=shape, dtype=dtype)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-def _make_add(memory: Replay, problem: build.Problem, rng: np.random.Generator) -> Callable[[], None]:
-    """A function that adds a step of every environment, each at another moment of its game."""
-    num_envs = memory.num_envs
-    shape = (_NUM_STEPS, num_envs, *memory.observation_shape)
-    observations = _random_observations(shape, memory.observation_dtype, rng)
-    actions = rng.integers(problem.spec.num_actions, size=(_NUM_STEPS, num_envs))
-    rewards = rng.standard_normal((_NUM_STEPS, num_envs)).astype(np.float32)
-    never = np.zeros(num_envs, bool)
-    offsets = np.arange(num_envs) * (_GAME_LENGTH // num_envs)
-    steps = itertools.count()
-
-    def add() -> None:
-        step = next(steps)
-        now, then = step % _NUM_STEPS, (step + 1) % _NUM_STEPS
-        terminated = (step + offsets) % _GAME_LENGTH == _GAME_LENGTH - 1
-        memory.add(observations[now], actions[now], rewards[now], terminated, never, observations[then])
-
-    return add
+    costs = {}
+    for name, (method, changes) in _ROUND_TRIPS.items():
+        try:
+            costs[f"{name}, ms"] = milliseconds(method, dataclasses.replace(config, **changes))
+        except RunError:
+            if not changes["shared_memory"]:  # it cannot be shared everywhere
+                raise
+    return costs

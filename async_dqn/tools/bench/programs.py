@@ -1,6 +1,7 @@
 """Whole programs, through the command line that users have: how fast they learn, and what they take of the machine."""
 
-import contextlib
+import json
+import statistics
 import sys
 import tempfile
 import time
@@ -8,143 +9,161 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import psutil
 
 from async_dqn.base.errors import RunError
-from async_dqn.envs import registry
-from async_dqn.run.directory import RunDirectory
-from async_dqn.run.progress import count
+from async_dqn.run import csv_log
 from async_dqn.settings.config import Config
-from async_dqn.system.task import Task
-from async_dqn.tools.bench.case import Case
-from async_dqn.tools.bench.processes import end, family, role, running
-from async_dqn.tools.bench.window import Row, Sample, read_rows, values, window
-from async_dqn.tools.bench.work import Plan, config
+from async_dqn.system.task import wait
+from async_dqn.tools.bench.processes import by_role, end, running, wait_for
 
-SECTION = "programs"
 LOG = "output.log"  # of a program, in its folder
-_POLL_PERIOD = 0.2  # seconds
-_START_DEADLINE = 600.0  # seconds until the window opens
+_DEADLINE = 600.0  # seconds until the window opens, and for a program that ends by itself
+_MINIBATCHES_BEFORE = 200  # the window opens so many minibatches and
+_SECONDS_BEFORE = 3.0  # so many seconds later: compilation, first round trips and empty caches are over then
 _PATIENCE = 60.0  # seconds past the window's length until it closes
+
+Row = Mapping[str, float]
 
 
 class Program(NamedTuple):
-    """A program that learns until a signal ends it, with exit code 130.
+    """A program that learns until a signal ends it, with exit code 130; each function takes a folder of its own.
 
     Attributes:
-      command: its command line, from a folder of its own for whatever it writes; its output goes to LOG there.
-      rows: what it has done, from that folder: wall_seconds, env_steps, minibatches, updates, perhaps staleness_mean.
-      workers: the latest row of each worker's own metrics, by its name, from that folder.
-      replay_mb: megabytes that a worker's replay takes, from such a row.
+      command: its command line; its output goes to LOG in the folder.
+      rows: what it has done: wall_seconds, env_steps, minibatches, updates, perhaps staleness_mean.
+      workers: the rows of each worker's own metrics, by its name.
     """
 
     command: Callable[[Path], Sequence[str]]
     rows: Callable[[Path], list[Row]]
-    workers: Callable[[Path], dict[str, Row]] = lambda folder: {}
-    replay_mb: Callable[[Row], float] = lambda row: 0.0
+    workers: Callable[[Path], Mapping[str, list[Row]]] = lambda folder: {}
 
 
-def cases(plan: Plan) -> list[Case]:
-    """The baseline and the cluster, on the same work."""
-    settings = config(plan)
-    cluster = f"local, {plan.num_ps} ps + {count(plan.num_workers, 'worker')}"
-    workers = {f"worker {index}": index for index in range(plan.num_workers)}
-    programs = {
-        "baseline": _ours(settings, "baseline", {"baseline": 0}),
-        cluster: _ours(settings, "local", workers, "--private_network=auto"),
-    }
-    return [case(name, program, plan) for name, program in programs.items()]
+class Sample(NamedTuple):
+    """What a program takes at one moment, by process: CPU seconds so far, megabytes, a worker's rows of metrics."""
+
+    time: float  # seconds on the monotonic clock
+    cpu: Mapping[str, float]
+    resident_mb: Mapping[str, float]
+    workers: Mapping[str, list[Row]]
 
 
-def case(name: str, program: Program, plan: Plan) -> Case:
-    """A program as a case."""
-    return Case(SECTION, name, lambda: measure(program, plan.seconds, plan.say))
+def command_line(job: str, config: Config, logdir: Path) -> list[str]:
+    """The command line of one of our programs."""
+    flags = [f"--{name}={value}" for name, value in config.to_dict().items()]
+    return [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={logdir}"]
 
 
-def _ours(settings: Config, job: str, workers: Mapping[str, int], *flags: str) -> Program:
-    """A command of this package.
-
-    Args:
-      workers: index in the run directory by the name that the process has in reports.
-    """
-    flags = (*(f"--{name}={value}" for name, value in settings.to_dict().items()), *flags)
-    share = settings.replay_capacity // len(workers)
-    spec = registry.resolve(settings.env, settings.protocol)
-    bytes_per_step = int(np.prod(spec.observation_shape)) * spec.observation_dtype.itemsize
-
-    def run(folder: Path) -> RunDirectory:
-        return RunDirectory(folder / "run")
-
-    def latest(folder: Path) -> dict[str, Row]:
-        found = {name: read_rows(run(folder).worker(index) / "metrics.csv") for name, index in workers.items()}
-        return {name: rows[-1] for name, rows in found.items() if rows}
-
+def ours(job: str, config: Config) -> Program:
+    """One of our programs, `baseline` or `local`."""
+    names = ["baseline"] if job == "baseline" else [f"worker {index}" for index in range(config.num_workers)]
     return Program(
-        command=lambda folder: [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={run(folder).path}"],
-        rows=lambda folder: read_rows(run(folder).metrics),
-        workers=latest,
-        replay_mb=lambda row: min(row["env_steps"], share) * bytes_per_step / 1e6,
+        lambda folder: command_line(job, config, folder / "run"),
+        lambda folder: read_rows(folder / "run" / "metrics.csv"),
+        lambda folder: {name: read_rows(folder / f"run/worker-{i}/metrics.csv") for i, name in enumerate(names)},
     )
 
 
-def _sample(processes: Sequence[psutil.Process], workers: Mapping[str, Row]) -> Sample:
-    cpu: dict[str, float] = {}
-    resident: dict[str, float] = {}
-    pids = set()
-    for process in processes:
-        with contextlib.suppress(psutil.Error):  # one that has just ended
-            name, times, memory = role(process.cmdline()), process.cpu_times(), process.memory_info().rss
-            cpu[name] = cpu.get(name, 0.0) + times.user + times.system
-            resident[name] = resident.get(name, 0.0) + memory / 1e6
-            pids.add(process.pid)
-    return Sample(time.monotonic(), frozenset(pids), cpu, resident, workers)
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a metrics file, as numbers; empty cells are left out."""
+    return [{name: float(cell) for name, cell in row.items() if cell} for row in csv_log.rows(path)]
 
 
-def measure(program: Program, seconds: float, say: Callable[[str], None] = lambda line: None) -> dict[str, float]:
-    """Starts a program, measures its learning phase and ends it.
+def measure(program: Program, seconds: float) -> dict[str, float]:
+    """Starts a program, measures it for `seconds` while it learns, and ends it.
 
-    Args:
-      seconds: length of the window.
-      say: takes a line on what is being waited for.
-
-    Raises:
-      RunError: the program ended by itself, never got to learn, or did not end well.
+    Raises RunError where the program or a process of it ended by itself, did not learn, or did not end well.
     """
     with tempfile.TemporaryDirectory(prefix="async-dqn-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with running(program.command(folder), folder / LOG, folder) as task:
-            found = _watch(task, program, folder, seconds, say)
-            say("ending it")
-            return found | {"seconds to end": end(task)}
+        folder, begin = Path(name), time.monotonic()
+        with running(program.command(folder), folder / LOG) as task:
+
+            def rows_from(name: str, value: float, deadline: float) -> list[Row]:
+                def find() -> list[Row]:
+                    return [row for row in program.rows(folder) if row[name] >= value]
+
+                return wait_for(task, find, deadline, f"{name} is {value:g}")
+
+            def sample() -> Sample:
+                try:
+                    processes = by_role(task)
+                    cpu = {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
+                    resident_mb = {who: process.memory_info().rss / 1e6 for who, process in processes.items()}
+                except psutil.Error as error:
+                    raise RunError(f"a process of it ended within the window: {error}") from error
+                return Sample(time.monotonic(), cpu, resident_mb, program.workers(folder))
+
+            rows_from("updates", 1, _DEADLINE)
+            start_up = time.monotonic() - begin
+            learning = rows_from("minibatches", _MINIBATCHES_BEFORE, _DEADLINE)[0]
+            first = rows_from("wall_seconds", learning["wall_seconds"] + _SECONDS_BEFORE, _DEADLINE)[0]
+            before = sample()
+            last = rows_from("wall_seconds", first["wall_seconds"] + seconds, seconds + _PATIENCE)[0]
+            after = sample()
+            rows = [row for row in program.rows(folder) if first["env_steps"] <= row["env_steps"] <= last["env_steps"]]
+            return values(rows, before, after) | {"start-up seconds": start_up, "seconds to end": end(task)}
 
 
-def _watch(task: Task, program: Program, folder: Path, seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Waits for the window, and gives what was measured in it."""
-    started = time.monotonic()
-    deadline = started + _START_DEADLINE
-    first_update = before = None
-    say("starting up")
-    while True:
-        task.poll()
-        if task.is_over or task.pid is None:
-            raise RunError(f"ended by itself with exit code {task.code}: {task.last_words()}")
-        rows = program.rows(folder)
-        found = window(rows, seconds)
-        if first_update is None and rows and rows[-1]["updates"] > 0:
-            first_update = time.monotonic() - started
-            say("learns; the window opens soon")
-        if found.first is not None and before is None:
-            before = _sample(family(task.pid), program.workers(folder))
-            deadline = before.time + seconds + _PATIENCE
-            say(f"measuring for {seconds:g} s")
-        if found.first is not None and found.last is not None and before is not None:
-            after = _sample(family(task.pid), program.workers(folder))
-            if not before.pids <= after.pids:
-                raise RunError("a process of it ended within the window")
-            measured = values(rows[found.first : found.last + 1], before, after, program.replay_mb)
-            return measured | {"start-up seconds": first_update or 0.0}
-        if time.monotonic() > deadline:
-            what = "learning began" if before is None else "the window was over"
-            raise RunError(f"given up before {what}, {time.monotonic() - started:.0f} s after its start")
-        time.sleep(_POLL_PERIOD)
+def values(rows: Sequence[Row], before: Sample, after: Sample) -> dict[str, float]:
+    """What was measured in a window: "metric" of the whole program, "metric: process" of each of its processes.
+
+    CPU time comes from other moments than the rows, so rates are divided, not amounts.
+
+    Args:
+      rows: those of the window.
+      before, after: what the program took at its ends.
+
+    Raises:
+      RunError: a process has gone meanwhile.
+    """
+    if gone := before.cpu.keys() - after.cpu.keys():
+        raise RunError(f"{', '.join(gone)} ended within the window")
+    wall = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
+    columns = {"agent steps/s": "env_steps", "minibatches/s": "minibatches", "updates/s": "updates"}
+    rates = {metric: (rows[-1][column] - rows[0][column]) / wall for metric, column in columns.items()}
+    staleness = [row["staleness_mean"] for row in rows[1:] if "staleness_mean" in row]
+    cores = {who: (after.cpu[who] - before.cpu[who]) / (after.time - before.time) for who in before.cpu}
+    costs = {who: 1_000 * used / rates["agent steps/s"] for who, used in cores.items()}
+    found = {
+        **rates,
+        **({"staleness": statistics.fmean(staleness)} if staleness else {}),
+        "cores used": sum(cores.values()),
+        "CPU s/1000 steps": sum(costs.values()),
+        "resident MB": sum(after.resident_mb.values()),
+        **{f"CPU s/1000 steps: {who}": cost for who, cost in costs.items()},
+        **{f"resident MB: {who}": after.resident_mb[who] for who in cores},
+    }
+    for who, earlier in before.workers.items():
+        if earlier:
+            found |= {f"{part} %: {who}": share for part, share in cycle(earlier[-1], after.workers[who][-1]).items()}
+    return found
+
+
+def cycle(before: Row, after: Row) -> dict[str, float]:
+    """Where a worker's time went between two rows of its own metrics, in percent; empty where they are the same row."""
+    wall = after["wall_seconds"] - before["wall_seconds"]
+    parts = [name for name in after if name.startswith("seconds_") and wall > 0]
+    return {name.removeprefix("seconds_"): 100 * (after[name] - before[name]) / wall for name in parts}
+
+
+def learn(job: str, config: Config) -> dict[str, float]:
+    """Trains one agent until it reaches the goal or has spent its budget, which then counts as what it took.
+
+    Raises RunError where it does not end by itself with exit code 0.
+    """
+    with tempfile.TemporaryDirectory(prefix="async-dqn-bench-", ignore_cleanup_errors=True) as name:
+        run = Path(name) / "run"
+        with running(command_line(job, config, run), Path(name) / LOG) as task:
+            wait([task], _DEADLINE)
+            if task.code != 0:
+                how = f"exit code {task.code}" if task.is_over else f"not done after {_DEADLINE:.0f} s"
+                raise RunError(f"{how}: {task.last_words()}")
+        summary = json.loads((run / "summary.json").read_text())
+    is_reached = summary["solved_at_steps"] is not None
+    goal = f"{config.stop_at_return:g}"
+    return {
+        f"steps to {goal}": summary["solved_at_steps" if is_reached else "env_steps"],
+        f"seconds to {goal}": summary["solved_at_seconds" if is_reached else "wall_seconds"],
+        "% of seeds that reached it": 100.0 * is_reached,
+    }

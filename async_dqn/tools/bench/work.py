@@ -1,44 +1,49 @@
-"""The work that is measured, the same for every program and part: what is played, learned and computed."""
+"""What is measured: cases, and the work that each of them does."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from async_dqn.agents import table
 from async_dqn.base.errors import UserError
-from async_dqn.settings.config import PRESETS, Config
+from async_dqn.settings.config import Config
 
-_ENDLESS = {"total_steps": 10**9, "stop_at_return": math.inf}  # the benchmark ends it
+_ENDLESS = {"total_steps": 10**9, "stop_at_return": math.inf}  # the benchmark ends the program
 
-# Changes to the preset `atari-fast`, whose trips to the parameter servers stay as users get them.
-_NATURE = PRESETS["atari-fast"] | {
-    # What Mnih et al. 2015 compute for one minibatch, and with it most other programs.
+# What Mnih et al. 2015 compute for one minibatch, and with it most other programs; how updates travel is the preset's.
+_NATURE = {
+    "env": "pong",
+    "protocol": "classic",
     "network": "nature",
+    "envs_per_worker": 8,
+    "batch_size": 32,
+    "train_period": 4,
+    "optimizer": "adam",
     "double": False,
     "center_frames": False,
     "n_step": 1,
     "replay_capacity": 50_000,
     "warmup_steps": 2_000,
-    # Programs that draw a random action before they predict one would otherwise be timed without their predictions.
+    # A program that draws a random action before it predicts one would be timed without its predictions.
     "epsilon_final": 0.01,
     "epsilon_steps": 1,
-    **_ENDLESS,
 }
+WORKS: dict[str, tuple[str, dict[str, Any]]] = {  # a preset of the agent `dqn`, and settings in its place
+    "nature": ("atari-fast", _NATURE | _ENDLESS),
+    "pong-fast": ("pong-fast", {"env": "pong"} | _ENDLESS),
+    "boxing": ("atari-fast", {"env": "boxing"} | _ENDLESS),  # it takes hours to learn
+}
+AGENT = "dqn"
+PEER_WORK = "nature"  # what another program is compared on
 
-WORKS: dict[str, dict[str, Any]] = {
-    "nature": {
-        "env": "pong",
-        "protocol": "classic",
-        "envs_per_worker": 8,
-        "batch_size": 32,
-        "train_period": 4,
-        "optimizer": "adam",
-    }
-    | _NATURE,
-    "pong-fast": {"env": "pong"} | PRESETS["pong-fast"] | _ENDLESS,
-    "boxing": {"env": "boxing"} | PRESETS["atari-fast"] | _ENDLESS,  # there is something to learn in it for hours
-}
-PEER_WORK = "nature"  # what programs of others are compared on
+
+class Case(NamedTuple):
+    """One thing to measure, the row `name` in the table of `section`. `measure` gives {metric with unit: value}."""
+
+    section: str
+    name: str
+    measure: Callable[[], Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +52,10 @@ class Plan:
 
     Attributes:
       work: a name of WORKS.
-      is_quick: a first look rather than a figure to publish: fewer cases, shorter windows.
-      seconds: the window in which a whole program is measured.
-      num_ps, num_workers: of the cluster.
-      say: takes a line on what is being done.
-      overrides: settings that replace those of the work.
+      is_quick: a first look: fewer cases, shorter windows.
+      seconds: for which a whole program is measured.
+      num_ps, num_workers: size of the cluster.
+      overrides: settings in place of the work's.
 
     Raises:
       UserError: at construction, naming the value and what is allowed.
@@ -62,23 +66,16 @@ class Plan:
     seconds: float = 30.0
     num_ps: int = 1
     num_workers: int = 2
-    say: Callable[[str], None] = lambda line: None
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.work not in WORKS:
-            raise UserError(f"--work={self.work}: must be one of {', '.join(WORKS)}")
         if not 1 <= self.seconds <= 86_400:
             raise UserError(f"--seconds={self.seconds:g}: must be a number of at least 1 and at most 86400")
         config(self)
 
 
-def settings(plan: Plan) -> dict[str, Any]:
-    """The settings of the plan's work that are not the defaults' own, as `Config` takes them."""
-    cluster = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    return WORKS[plan.work] | cluster | dict(plan.overrides)
-
-
-def config(plan: Plan, **overrides: Any) -> Config:
-    """The whole of them, with single ones replaced."""
-    return Config(**(settings(plan) | overrides))
+def config(plan: Plan, **changes: Any) -> Config:
+    """The settings of the plan, with `changes`."""
+    preset, own = WORKS[plan.work]
+    size = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
+    return table.make_config(AGENT, preset, {**own, **size, **plan.overrides, **changes})

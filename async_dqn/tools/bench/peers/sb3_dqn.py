@@ -1,13 +1,14 @@
-"""Trains Stable-Baselines3's DQN on Pong until it is told to end; says how far it is, a JSON object a line.
+"""Trains Stable-Baselines3's DQN on Pong until it is told to end; says how far it is, a JSON object a line. Takes
+the number of environments.
 
 The work is "nature" of `async_dqn.tools.bench.work`: the network of Mnih et al. 2015, one minibatch of 32 for every
 four agent steps. Whatever that leaves open is as Stable-Baselines3 has it.
 """
 
-import argparse
 import json
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -21,7 +22,6 @@ from stable_baselines3.common.vec_env import VecFrameStack
 
 _TRAIN_PERIOD = 4  # agent steps per minibatch
 _SAY_PERIOD = 0.5  # seconds
-_INTERRUPTED = 130
 
 
 class Progress(BaseCallback):
@@ -36,7 +36,6 @@ class Progress(BaseCallback):
         self.model.policy.optimizer.register_step_post_hook(self._count)
 
     def _count(self, *arguments: Any) -> None:
-        del arguments
         self._minibatches += 1
 
     def _on_step(self) -> bool:
@@ -44,19 +43,18 @@ class Progress(BaseCallback):
         if now - self._said_at >= _SAY_PERIOD:
             self._said_at = now
             row = {"wall_seconds": now - self._begin, "env_steps": self.num_timesteps}
-            row |= {"minibatches": self._minibatches, "updates": self._minibatches}
-            print(json.dumps(row), flush=True)
+            print(json.dumps(row | {"minibatches": self._minibatches, "updates": self._minibatches}), flush=True)
         return True
 
 
-def make_model(num_envs: int, seed: int) -> DQN:
+def make_model(num_envs: int) -> DQN:
     """The agent and its environments, at exactly one minibatch per four agent steps."""
     vector_steps, minibatches = max(1, _TRAIN_PERIOD // num_envs), max(1, num_envs // _TRAIN_PERIOD)
     assert vector_steps * num_envs == _TRAIN_PERIOD * minibatches, f"{num_envs} environments do not divide evenly"
     env = make_atari_env(
         "ALE/Pong-v5",  # as NoFrameskip-v4 was: its wrapper skips the frames
         n_envs=num_envs,
-        seed=seed,
+        seed=0,
         env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
         wrapper_kwargs={"noop_max": 30, "frame_skip": 4, "terminal_on_life_loss": True, "clip_reward": True},
     )
@@ -73,23 +71,13 @@ def make_model(num_envs: int, seed: int) -> DQN:
         target_update_interval=4_000,
         exploration_fraction=1e-6,  # over before learning starts: a random action is drawn without a prediction
         exploration_final_eps=0.01,
-        seed=seed,
+        seed=0,
         device="cpu",
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--envs", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    arguments = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os._exit(_INTERRUPTED))
-    torch.set_num_threads(arguments.threads)
-    gymnasium.register_envs(ale_py)
-    make_model(arguments.envs, arguments.seed).learn(10**9, callback=Progress())
-
-
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    gymnasium.register_envs(ale_py)
+    make_model(int(sys.argv[1])).learn(10**9, callback=Progress())

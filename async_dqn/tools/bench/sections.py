@@ -1,0 +1,113 @@
+"""The sections of the report: which cases each has."""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from async_dqn.agents import table
+from async_dqn.run.progress import count
+from async_dqn.settings.config import DTYPES, Config
+from async_dqn.system import devices
+from async_dqn.tools.bench import child, programs
+from async_dqn.tools.bench.work import AGENT, Case, Plan, config
+
+_GOAL = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0}  # twice the steps that most runs need
+_SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
+    "gradients": {"local_steps": 0},
+    "deltas of 1": {"local_steps": 1},
+    "deltas of 4": {"local_steps": 4},
+    "deltas of 8": {"local_steps": 8},
+    "deltas of 1, computed in bfloat16": {"local_steps": 1, "compute_dtype": "bfloat16"},
+}
+
+
+def program_cases(plan: Plan) -> list[Case]:
+    """The baseline and the cluster on the same work."""
+    return [
+        _program("programs", "baseline", "baseline", plan, config(plan)),
+        _program("programs", f"local, {_size(plan.num_ps, plan.num_workers)}", "local", plan, config(plan)),
+    ]
+
+
+def _program(section: str, name: str, job: str, plan: Plan, settings: Config) -> Case:
+    return Case(section, name, functools.partial(programs.measure, programs.ours(job, settings), plan.seconds))
+
+
+def _size(num_ps: int, num_workers: int) -> str:
+    return f"{num_ps} ps + {count(num_workers, 'worker')}"
+
+
+def part_cases(plan: Plan) -> list[Case]:
+    """Each part of a worker when it is all that one core does."""
+    functions: dict[str, tuple[str, dict[str, Any]]] = {
+        "environment": ("environment", {}),
+        "acting": ("acting", {}),
+        "experience": ("experience", {}),
+        **{f"minibatch, {dtype}": ("minibatch", {"compute_dtype": dtype}) for dtype in DTYPES},
+        **{f"round trip to {num_ps} ps": ("round_trips", {"num_ps": num_ps}) for num_ps in (1, 2)},
+    }
+
+    def measure(function: str, settings: Config) -> dict[str, float]:
+        return _measure(plan, function, settings)[0]
+
+    return [
+        Case("parts", name, functools.partial(measure, function, config(plan, **changes)))
+        for name, (function, changes) in functions.items()
+    ]
+
+
+def _measure(
+    plan: Plan, function: str, settings: Config, num_processes: int = 1, num_threads: int = 1, **arguments: int
+) -> list[dict[str, float]]:
+    arguments |= {"seconds": 1 if plan.is_quick else 3}
+    return child.measure(f"async_dqn.tools.bench.costs:{function}", settings, num_processes, num_threads, arguments)
+
+
+def limit_cases(plan: Plan) -> list[Case]:
+    """Workers that do nothing but learn, and one process with a thread for each core."""
+    sizes = {  # processes, and threads of each
+        count(plan.num_workers, "process"): (plan.num_workers, devices.threads_of_worker(0, plan.num_workers)),
+        "1 process, all threads": (1, len(os.sched_getaffinity(0))),
+    }
+
+    def measure(dtype: str, num_processes: int, num_threads: int) -> dict[str, float]:
+        settings, arguments = config(plan, compute_dtype=dtype), {"num_processes": num_processes}
+        found = _measure(plan, "minibatch_rate", settings, num_processes, num_threads, **arguments)
+        return {metric: sum(one[metric] for one in found) for metric in found[0]}
+
+    return [
+        Case("limit", f"learner only, {name}, {dtype}", functools.partial(measure, dtype, *size))
+        for dtype, (name, size) in itertools.product(DTYPES, sizes.items())
+    ]
+
+
+def scale_cases(plan: Plan) -> list[Case]:
+    """The cluster with other numbers of workers."""
+    numbers = dict.fromkeys([plan.num_workers, 1, *(() if plan.is_quick else (2, 4))])
+    return [
+        _program("scale", _size(plan.num_ps, number), "local", plan, config(plan, num_workers=number))
+        for number in numbers
+    ]
+
+
+def learning_cases(plan: Plan) -> list[Case]:
+    """CartPole-v1, whatever the plan's work is. Every repetition has its own seed, the same for all cases."""
+    cluster = {**plan.overrides, "num_ps": plan.num_ps, "num_workers": plan.num_workers}
+    jobs = {"baseline": ("baseline", dict(plan.overrides))}
+    jobs |= {f"local, {name}": ("local", cluster | changes) for name, changes in _SHARING.items()}
+
+    def measure(job: str, settings: dict[str, Any], seeds: Iterator[int]) -> dict[str, float]:
+        return programs.learn(job, table.make_config(AGENT, "cartpole", settings | _GOAL | {"seed": next(seeds)}))
+
+    return [Case("learning", name, functools.partial(measure, *job, itertools.count())) for name, job in jobs.items()]
+
+
+SECTIONS: dict[str, Callable[[Plan], list[Case]]] = {
+    "programs": program_cases,
+    "parts": part_cases,
+    "limit": limit_cases,
+    "scale": scale_cases,
+    "learning": learning_cases,
+}
