@@ -152,7 +152,7 @@ def _check_argument(argument: str, command: str) -> None:
 def _value(arguments: Sequence[str], flag: str) -> str | None:
     """The last value that is given for a flag, before flags are defined."""
     found = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         name, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and name == flag:
             found = value if equals else following
@@ -163,7 +163,7 @@ def _agent_name(arguments: Sequence[str]) -> str:
     """The agent that is asked for, or the one of the run that is to be gone on with."""
     named = _value(arguments, "agent")
     logdir = _value(arguments, "logdir")
-    if named is None and "--resume" in arguments and logdir:
+    if named is None and logdir and _value(arguments, "resume") is not None:
         return RunDirectory(logdir).agent_name() or Config.agent
     return Config.agent if named is None else named
 

@@ -42,6 +42,8 @@ def run_loop(
     environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
     of it is claimed but not yet taken, the rest is with others: the loop waits, as one of them may be lost and its
     steps then be granted again.
+
+    An error in a step is raised after its tick, also where the loop is closed at that tick.
     """
     granted = 0
     enter = client.clock.enter
@@ -59,6 +61,7 @@ def run_loop(
             enter("environment")
             env.send(actions)
             tick = Tick(0, [])
+            failure: Exception | None = None
             try:
                 try:
                     if overlap_steps:
@@ -72,8 +75,13 @@ def run_loop(
                     tick = Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
                 if not overlap_steps:
                     actor_learner.learn()
-            finally:  # also before an outage goes on its way: the step and its games were taken
-                enter("other")
+            except Exception as error:  # the step and its games were taken, so the caller hears of them first
+                failure = error
+            enter("other")
+            try:
                 yield tick
+            finally:  # also where the caller closes the loop here
+                if failure:
+                    raise failure
     finally:
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

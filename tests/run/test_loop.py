@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from fakes import CountingEnv, FragileStore, RecordingAgent, gradient_client, local_client, make_store
+from fakes import CountingEnv, FragileStore, RecordingAgent, direct_client, gradient_client, make_store
 
-from async_dqn.base.errors import Outage
+from async_dqn.base.errors import Outage, RunFailed
 from async_dqn.run.loop import Tick, run_loop
 from async_dqn.store.base import Counters
 
@@ -91,13 +91,6 @@ def test_two_workers_share_a_budget_that_divides_by_neither():
     assert min(steps) > 0
 
 
-def test_without_a_budget_no_step_is_taken():
-    store, _, agent, loop = make(num_envs=2, total_steps=5)
-    store.add_counts(Counters(stopped=1))
-    assert taken(loop) == []
-    assert agent.calls == []
-
-
 def test_a_stop_ends_the_loop_after_the_steps_already_claimed():
     store, _, _, loop = make(num_envs=2, total_steps=1_000, claim=3)
     next(loop)
@@ -124,8 +117,7 @@ def test_an_interrupted_worker_returns_the_steps_it_claimed_and_did_not_take(tak
         next(loop)
     assert store.pull().counters.claimed_steps == 8
     loop.close()
-    client.consume(np.zeros(2, np.float32), 1.0)
-    client.after_minibatch()  # a push reports it
+    client.report()
     counters = store.pull().counters
     assert (counters.claimed_steps, counters.env_steps) == (8 - left, 2 * taken)
 
@@ -136,8 +128,7 @@ def test_an_error_of_the_environment_returns_the_steps_that_were_left():
     agent.act = lambda: np.zeros(7, np.int32)  # which the environment refuses
     with pytest.raises(AssertionError):
         next(loop)
-    client.consume(np.zeros(2, np.float32), 1.0)
-    client.after_minibatch()
+    client.report()
     assert store.pull().counters.claimed_steps == 8 - (8 - 2 - 2)  # the step that failed is gone
 
 
@@ -174,7 +165,7 @@ def test_a_stop_ends_a_worker_that_waits():
 
 def test_the_loop_of_the_baseline_meets_its_budget():
     store = make_store(total_steps=11)
-    ticks = run_loop(RecordingAgent(4), CountingEnv(4), local_client(store), claim=2)
+    ticks = run_loop(RecordingAgent(4), CountingEnv(4), direct_client(store), claim=2)
     assert [tick.num_steps for tick in taken(ticks)] == [4, 4, 3]
     assert store.pull().counters == Counters(claimed_steps=11, env_steps=11)
 
@@ -202,11 +193,25 @@ def test_after_an_outage_the_loop_can_be_run_again_and_the_budget_is_met_exactly
 def test_a_step_that_was_begun_is_taken_in_and_counted_though_learning_fails(overlap_steps):
     store, client, agent, loop = make(num_envs=2, total_steps=100, claim=4, overlap_steps=overlap_steps)
     next(loop)
-    learn, agent.learn = agent.learn, lambda: 1 / 0
+    agent.learn = lambda: 1 / 0
     assert next(loop).num_steps == 2  # its games are told of first
     with pytest.raises(ZeroDivisionError):
         next(loop)
     assert agent.calls[-2:] == [("act",), ("observe", 2.0, 2)]
     client.report()
     assert store.pull().counters == Counters(claimed_steps=2 + 2, env_steps=2 + 2)
-    agent.learn = learn
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+@pytest.mark.parametrize("ends", ["close", "throw"])
+def test_an_error_of_a_step_is_not_lost_where_the_caller_breaks_off_at_its_tick(overlap_steps, ends):
+    def fail():
+        raise RunFailed("not finite")
+
+    store, client, agent, loop = make(num_envs=2, total_steps=100, claim=4, overlap_steps=overlap_steps)
+    agent.learn = fail
+    assert next(loop).num_steps == 2
+    with pytest.raises(RunFailed, match="not finite"):
+        loop.close() if ends == "close" else loop.throw(Outage("ps 0 has ended"))
+    client.report()
+    assert store.pull().counters == Counters(claimed_steps=2, env_steps=2)
