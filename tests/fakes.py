@@ -142,16 +142,16 @@ Updates = Mapping[str, Update]
 
 
 class GatedStore(QStore):
-    """A store whose pushes wait at `gate`; `arrived` is set as soon as one stands there."""
+    """A store whose round trips wait for `gate`, mere pushes do not; `arrived` is set as soon as one waits."""
 
     def __init__(self, online: Sequence[float] | np.ndarray):
         super().__init__(online)
         self.arrived, self.gate = threading.Event(), threading.Event()
 
-    def push(self, updates: Updates, counts: Counters, computed_on: int) -> Counters:
+    def push_pull(self, updates: Updates, counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
         self.arrived.set()
         assert self.gate.wait(30), "nobody opened the gate"
-        return super().push(updates, counts, computed_on)
+        return super().push_pull(updates, counts, computed_on)
 
 
 class RecordingStore(QStore):
