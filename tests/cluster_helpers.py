@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -122,20 +123,15 @@ class Commands:
         self.started.append(Command(self.folder, name, arguments, environ))
         return self.started[-1]
 
-    def end(self) -> list[str]:
-        """Ends by force what still runs; names what it was."""
-        left = []
+    def end(self) -> None:
+        """Ends by force what still runs."""
         for command in self.started:
             with contextlib.suppress(psutil.Error):
-                family = [psutil.Process(command.process.pid)] if command.is_running() else []
-                for process in [
-                    *family,
-                    *(child for one in family for child in one.children(recursive=True)),
-                ]:
-                    left.append(f"{command.name}: {process.pid}")
-                    process.kill()
+                if command.is_running():
+                    parent = psutil.Process(command.process.pid)
+                    for process in [parent, *parent.children(recursive=True)]:
+                        process.kill()
             command.process.wait()
-        return left
 
 
 @contextlib.contextmanager
@@ -151,57 +147,79 @@ def commands(folder: Path) -> Iterator[Commands]:
                 process.kill()
 
 
-def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_steps: int) -> None:
-    """A worker process that does what it is told over a pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    from async_dqn.base.errors import Outage
-    from async_dqn.cluster import remote_store, server, shared_memory
-    from async_dqn.cluster.leases import LeaseKeeper
-    from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+def _module(name: str, optimizer: str, num_parameters: int) -> Any:
+    from fakes import make_module
+
     from async_dqn.nn import optimizers
 
-    config = server.session_config("worker", index, 1)
-    target = server.start_server(spec, "worker", index, config).target
-    stores: list[RemoteParameterStore] = []
-    keepers: list[LeaseKeeper] = []
-    stopped = threading.Event()
+    return make_module(num_parameters, name, optimizer=getattr(optimizers, optimizer)(), has_target=not name.isupper())
+
+
+def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_steps: int) -> None:
+    """A worker process that makes the calls it is told over a pipe: of `_Worker`, or else of its store."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    worker = _Worker(connection, barrier, spec, index, total_steps)
+    connection.send((True, None))
+    while (order := connection.recv()) is not None:
+        name, arguments = order
+        try:
+            method = getattr(worker, name, None) or getattr(worker.store, name)
+            connection.send((True, method(*arguments)))
+        except Exception as error:
+            connection.send((False, f"{type(error).__name__}: {error}"))
+
+
+class _Worker:
+    """A server, a store, and leases."""
+
+    def __init__(self, connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_steps: int):
+        from async_dqn.cluster import server
+
+        self._connection, self._barrier = connection, barrier
+        self._spec, self._index, self._total_steps = spec, index, total_steps
+        self._config = server.session_config("worker", index, 1)
+        self._target = server.start_server(spec, "worker", index, self._config).target
+        self._stopped = threading.Event()
+        self.wait_for_stop = self._stopped.wait
+        self.store: Any = None
+        self._keepers: list[Any] = []
 
     def open_store(
-        optimizer: str,
-        num_parameters: int,
-        worker: int = index,
-        max_staleness: int = 0,
-        deadline: float = 30.0,
-        wire_dtype: str = "float32",
-        may_share_memory: bool = True,
+        self, modules: dict[str, tuple[str, int]], worker: int | None = None, options: dict[str, Any] | None = None
     ) -> int:
-        """Gives its token."""
-        assert wait_until_reachable(spec.ps, START, lambda: False) == []
+        """Gives its token.
+
+        Args:
+          modules: {name: (optimizer, parameters)}; one whose name is in capitals has no target.
+          worker: in whose name; None: in its own.
+          options: of `RemoteParameterStore`, other than the defaults here.
+        """
+        from async_dqn.cluster import server
+        from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+
+        assert wait_until_reachable(self._spec.ps, START, lambda: False) == []
         token = new_token()
-        stores[:] = [
-            RemoteParameterStore(
-                spec=spec,
-                target=target,
-                session_config=config,
-                strategy=server.parameter_server_strategy(spec, index),
-                num_parameters=num_parameters,
-                optimizer=getattr(optimizers, optimizer)(),
-                total_steps=total_steps,
-                worker=worker,
-                token=token,
-                max_staleness=max_staleness,
-                wire_dtype=wire_dtype,
-                may_share_memory=may_share_memory,
-                deadline=deadline,
-                warn=lambda text: connection.send(("warning", text)),
-            )
-        ]
+        defaults = {"target_period": 0, "max_staleness": 0, "deadline": 30.0}
+        self.store = RemoteParameterStore(
+            spec=self._spec,
+            target=self._target,
+            session_config=self._config,
+            strategy=server.parameter_server_strategy(self._spec, self._index),
+            modules=[_module(name, *module) for name, module in modules.items()],
+            total_steps=self._total_steps,
+            worker=self._index if worker is None else worker,
+            token=token,
+            warn=lambda text: self._connection.send(("warning", text)),
+            **(defaults | (options or {})),
+        )
         return token
 
-    def lose_next_step(arrives: bool, outage: bool = False) -> None:
+    def lose_next_step(self, arrives: bool, outage: bool = False) -> None:
         """The next step is not heard of again, whether it was made on the parameter servers or not."""
-        steps = stores[0]._session
+        from async_dqn.base.errors import Outage
+
+        steps = self.store._session
         connection, reopen, patience = steps._connection, steps._open, steps.patience
         session = connection._session or reopen()
 
@@ -222,94 +240,73 @@ def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_s
 
         connection._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
 
-    def share_memory() -> list[str]:
-        """Addresses of the segments that are shared with each ps; empty for those that are not."""
-        return [segment.address if segment else "" for segment in stores[0]._share_memory()]
+    def share_memory(self) -> list[str]:
+        """Addresses of the segments that are shared with each ps, by module; empty for those that are not."""
+        shared = self.store._share_memory().values()
+        return [segment.address if segment else "" for segments in shared for segment in segments]
 
-    def be_elsewhere(ps: int) -> None:
+    def be_elsewhere(self, ps: int) -> None:
         """One ps finds nothing under the addresses of segments that are made from now on."""
-        made = iter(range(10**9))
+        from async_dqn.cluster import shared_memory
+
+        made = itertools.count()
 
         class Unreachable(shared_memory.Segment):
-            def __init__(self, size: int):
+            def __init__(segment, size: int):
                 super().__init__(size)
-                if next(made) % spec.num_ps == ps:
-                    self.address = f"/proc/self/fd/987654 {size} 1"
+                if next(made) % self._spec.num_ps == ps:
+                    segment.address = f"/proc/self/fd/987654 {size} 1"
 
-        remote_store.shared_memory.Segment = Unreachable
+        shared_memory.Segment = Unreachable
 
-    def be_without_memory() -> None:
+    def be_without_memory(self) -> None:
         """The system refuses all segments from now on."""
+        from async_dqn.cluster import shared_memory
 
         def refuse(size: int) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-        remote_store.shared_memory.Segment = refuse
+        shared_memory.Segment = refuse
 
-    def be_patient(seconds: float) -> None:
-        stores[0]._session.patience = seconds
+    def be_patient(self, seconds: float) -> None:
+        self.store._session.patience = seconds
 
-    def join(is_start: bool = True) -> Any:
-        return stores[0].join(is_start=is_start)
+    def join(self, is_start: bool = True) -> Any:
+        return self.store.join(is_start=is_start)
 
-    def each(method: str, arguments: list[tuple]) -> list[Any]:
-        return [getattr(stores[0], method)(*argument) for argument in arguments]
+    def each(self, method: str, arguments: list[tuple]) -> list[Any]:
+        return [getattr(self.store, method)(*argument) for argument in arguments]
 
-    def each_at_once(method: str, arguments: list[tuple]) -> list[Any]:
-        barrier.wait(START)
-        return each(method, arguments)
+    def each_at_once(self, method: str, arguments: list[tuple]) -> list[Any]:
+        self._barrier.wait(START)
+        return self.each(method, arguments)
 
-    def wait_until_ready(deadline: float) -> None:
-        stores[0].wait_until_ready(deadline, lambda: False)
+    def wait_until_ready(self, deadline: float) -> None:
+        self.store.wait_until_ready(deadline, lambda: False)
 
-    def reconnect(deadline: float) -> None:
-        stores[0].reconnect(deadline, lambda: False)
+    def reconnect(self, deadline: float) -> None:
+        self.store.reconnect(deadline, lambda: False)
 
-    def devices() -> dict[str, tuple[str, int]]:
+    def devices(self) -> dict[str, tuple[str, int]]:
         import tensorflow as tf
 
-        variables = stores[0]._nodes.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        variables = self.store._nodes.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         return {variable.op.name: (variable.device, variable.shape.num_elements()) for variable in variables}
 
-    def keep_lease(worker: int, lease: float) -> None:
+    def keep_lease(self, worker: int, lease: float) -> None:
         """Says to every ps that a worker lives."""
-        keeper = LeaseKeeper(target, config, spec, worker, new_token(), lease=lease, on_stop=stopped.set)
-        keepers.append(keeper)
+        from async_dqn.cluster.leases import LeaseKeeper
+        from async_dqn.cluster.remote_store import new_token
 
-    def end_lease(code: int, deadline: float) -> list[int]:
-        return keepers.pop().finish(code, deadline)
+        how = {"lease": lease, "on_stop": self._stopped.set}
+        self._keepers.append(LeaseKeeper(self._target, self._config, self._spec, worker, new_token(), **how))
 
-    def signal_done(worker: int, deadline: float, code: int = 0) -> list[int]:
-        keep_lease(worker, 60.0)
-        return end_lease(code, deadline)
+    def end_lease(self, code: int, deadline: float) -> list[int]:
+        return self._keepers.pop().finish(code, deadline)
 
-    own = [
-        open_store,
-        lose_next_step,
-        share_memory,
-        be_elsewhere,
-        be_without_memory,
-        be_patient,
-        join,
-        each,
-        each_at_once,
-        wait_until_ready,
-        reconnect,
-        devices,
-        keep_lease,
-        end_lease,
-        signal_done,
-    ]
-    methods: dict[str, Callable[..., Any]] = {function.__name__: function for function in own}
-    methods["wait_for_stop"] = stopped.wait
-    connection.send((True, None))
-    while (order := connection.recv()) is not None:
-        name, arguments = order
-        try:
-            method = methods.get(name) or getattr(stores[0], name)
-            connection.send((True, method(*arguments)))
-        except Exception as error:
-            connection.send((False, f"{type(error).__name__}: {error}"))
+    def signal_done(self, worker: int, deadline: float, code: int = 0) -> list[int]:
+        self.keep_lease(worker, 60.0)
+        return self.end_lease(code, deadline)
 
 
 class Client:
@@ -369,29 +366,27 @@ class Client:
 
 def tell(spec: ClusterSpec, ps: int, worker: int, token: int, code: int) -> None:
     """Puts a message to one ps into its queue, from this process."""
-    import tensorflow as tf
+    from async_dqn.cluster.done_queue import Message
 
-    from async_dqn.cluster.done_queue import Message, done_queue
-
-    with tf.Graph().as_default() as graph:
-        enqueue = done_queue(ps).enqueue(tf.constant(Message(worker, token, code), tf.int64))
-    config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
-    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1_000 * START))
-    with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
-        session.run(enqueue, options=options)
+    _run_on_queue(spec, ps, lambda queue: queue.enqueue([list(Message(worker, token, code))]))
 
 
 def num_unheard(spec: ClusterSpec, ps: int) -> int:
     """Messages that one ps has not taken yet."""
+    return int(_run_on_queue(spec, ps, lambda queue: queue.size()))
+
+
+def _run_on_queue(spec: ClusterSpec, ps: int, make: Callable[[Any], Any]) -> Any:
     import tensorflow as tf
 
     from async_dqn.cluster.done_queue import done_queue
 
     with tf.Graph().as_default() as graph:
-        size = done_queue(ps).size()
+        operation = make(done_queue(ps))
     config = tf.compat.v1.ConfigProto(device_filters=[f"/job:ps/task:{ps}"])
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(1_000 * START))
     with tf.compat.v1.Session(f"grpc://{spec.ps[ps]}", graph=graph, config=config) as session:
-        return int(session.run(size))
+        return session.run(operation, options=options)
 
 
 PATIENT = ("--lease=600", "--start_deadline=600")  # no worker is ever lost
@@ -436,10 +431,10 @@ class StoreCluster:
         for ps in self.ps:
             ps.wait_for_output("serving")
 
-    def open(self, optimizer: str, num_parameters: int, *options: Any) -> None:
-        """Every client opens the store."""
+    def open(self, modules: dict[str, tuple[str, int]], **options: Any) -> None:
+        """Every client opens the store; arguments as for its `open_store`."""
         for index, client in enumerate(self.clients):
-            client.begin("open_store", optimizer, num_parameters, index, *options)
+            client.begin("open_store", modules, index, options)
         for client in self.clients:
             client.result()
 
