@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from async_dqn.run import checkpoints
-from async_dqn.store.base import Counters
+from async_dqn.run.resume import STORE
+from async_dqn.store.base import Counters, saved_counters
 from chaos.rounds import Round
 
 _IN_FLIGHT = 200  # steps a worker may have claimed or done since the last row, of which no row tells
@@ -80,9 +81,10 @@ def _base(round_: Round) -> Counters | None:
     if not number:
         return Counters()
     try:
-        return Counters(*map(int, checkpoints.load(round_.run.checkpoints, number).arrays["store/counters"]))
+        arrays = checkpoints.load(round_.run.checkpoints, number).arrays
     except ValueError:
         return None
+    return saved_counters({name.removeprefix(STORE): array for name, array in arrays.items()})
 
 
 def steps_lost(round_: Round) -> list[str]:

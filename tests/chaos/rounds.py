@@ -26,7 +26,7 @@ _MODES: tuple[list[str], ...] = (
     ["--nooverlap", "--local_steps=4"],
     ["--nooverlap", "--local_steps=4"],
     ["--nooverlap", "--local_steps=0"],
-    ["--overlap", "--local_steps=0", "--locked"],
+    ["--overlap", "--local_steps=0"],
     ["--overlap", "--local_steps=4"],
 )
 
