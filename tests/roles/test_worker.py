@@ -1,79 +1,95 @@
-"""Tests of async_dqn.roles.worker that need no other process: how the chief begins."""
+"""How a worker's run begins; the rest of its recovery is tested with real processes."""
 
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from async_dqn.base.errors import Outage, UserError
-from async_dqn.roles.worker import _Worker
+from async_dqn.agents.table import make_config
+from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.run import build
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import make_config
+from async_dqn.run.recovery import WorkerRun
 
-CONFIG = make_config("cartpole", {"env": "CartPole-v1"})
+CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1"})
 
 
 class Store:
-    """Parameter servers that are there, hold nothing yet and are cut off while they are filled, as often as asked."""
+    """Parameter servers that are there, hold nothing yet and are cut off while they are filled, as often as asked.
 
-    def __init__(self, num_outages):
-        self.run_ids = []
-        self._num_outages = num_outages
+    Args:
+      live: the run whose network they hold; None: they hold none.
+    """
+
+    def __init__(self, num_outages=0, live=None):
+        self.run_id = None
+        self.initialized = []  # the run of each network that was set up
+        self._num_outages, self._live = num_outages, live
 
     def is_ready(self):
-        return False
+        return self._live is not None
 
-    def initialize(self, parameters):
-        self.run_ids.append(self.run_id)
-        if len(self.run_ids) <= self._num_outages:
+    def read_ledger(self):
+        return SimpleNamespace(run_id=self._live)
+
+    def initialize(self, online):
+        assert online.keys() == {"q"}
+        self.initialized.append(self.run_id)
+        if len(self.initialized) <= self._num_outages:
             raise Outage("ps 0 is out of reach")
 
 
-def chief(run, num_outages):
-    problem = build.make_problem(CONFIG)
-    store = Store(num_outages)
-    return _Worker(CONFIG, problem, run, 0, store, Progress(), threading.Event()), store
-
-
-def test_an_outage_while_the_network_is_set_up_is_no_other_run_s(tmp_path):
+@pytest.fixture
+def run(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.create()
-    worker, store = chief(run, num_outages=2)
+    return run
+
+
+def chief(run, store):
+    """The chief's part, and what tells it to end."""
+    should_stop = threading.Event()
+    return WorkerRun(build.make_agent(CONFIG), run, store, Progress(), should_stop), should_stop
+
+
+def test_an_outage_while_the_network_is_set_up_is_no_other_run_s(run):
+    store = Store(num_outages=2)
+    worker, _ = chief(run, store)
     for _ in range(2):
         with pytest.raises(Outage):
             worker._begin(resume=False)
     assert not worker._begin(resume=False).is_live
-    assert store.run_ids == [run.run_id()] * 3
+    assert store.initialized == [run.run_id()] * 3
     assert run.read_config() == CONFIG
 
 
-def test_a_run_that_lies_there_already_is_left_alone(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create()
+def test_a_run_that_lies_there_already_is_left_alone(run):
     run.write_config(CONFIG, 7)
-    worker, store = chief(run, num_outages=0)
-    with pytest.raises(UserError, match="already holds a run"):
-        worker._begin(resume=False)
-    assert store.run_ids == [] and run.run_id() == 7
+    store = Store()
+    with pytest.raises(UserError, match="--resume"):
+        chief(run, store)[0]._begin(resume=False)
+    assert store.initialized == [] and run.run_id() == 7
 
 
-def test_a_chief_that_is_told_to_end_before_it_has_a_network_sets_none_up(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.create()
-    worker, store = chief(run, num_outages=0)
-    worker._should_stop.set()
-    assert worker._begin(resume=False) is None
-    assert store.run_ids == [] and not run.config.exists()
+def test_the_network_of_another_run_is_left_alone(run):
+    run.write_config(CONFIG, 8)
+    store = Store(live=7)
+    with pytest.raises(RunError, match="--logdir"):
+        chief(run, store)[0]._begin(resume=False)
+    assert store.initialized == [] and run.run_id() == 8
 
 
-def test_a_chief_that_is_told_to_end_once_there_is_a_network_goes_on_to_end_it_for_all(tmp_path, monkeypatch):
-    run = RunDirectory(tmp_path / "run")
-    run.create()
-    worker, store = chief(run, num_outages=0)
-    monkeypatch.setattr(store, "is_ready", lambda: True)
-    store.read_ledger = lambda: SimpleNamespace(run_id=7)
-    run.write_config(CONFIG, 7)
-    worker._should_stop.set()
-    assert worker._begin(resume=False).is_live
+@pytest.mark.parametrize("live", [None, 7])
+def test_a_chief_that_is_told_to_end_sets_up_no_network_but_ends_one_that_is_there_for_all(run, live):
+    store = Store(live=live)
+    if live:
+        run.write_config(CONFIG, live)
+    worker, should_stop = chief(run, store)
+    should_stop.set()
+    begun = worker._begin(resume=False)
+    assert store.initialized == []
+    if live:
+        assert begun.is_live
+    else:
+        assert begun is None and not run.config.exists()

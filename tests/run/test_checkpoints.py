@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from async_dqn.base import files
 from async_dqn.run import checkpoints
 
 ARRAYS: dict[str, np.ndarray] = {
-    "store/online": np.arange(5, dtype=np.float32),
-    "store/counters": np.array([2**40, -1], np.int64),
-    "agent/m": np.zeros((2, 0), np.float64),
+    "store/q/online": np.arange(5, dtype=np.float32),
+    "store/counter/env_steps": np.int64(2**40),
+    "slot/q/m": np.zeros((2, 0), np.float64),
     "scalar": np.array(7),
 }
 VALUES = {"wall_seconds": 1.5, "rng": {"state": 2**127}, "returns": [1.0, -21.0], "best": None}
@@ -44,6 +45,7 @@ def names(directory):
 
 def test_round_trip(tmp_path):
     path = save(tmp_path / "made" / "on demand", 1_000, marker=3.0)
+    assert names(path.parent) == ["000000001000.json", "000000001000.npz"]
     checkpoint = checkpoints.load(path.parent, 1_000)
     assert checkpoint.number == 1_000
     assert checkpoint.values == VALUES
@@ -52,12 +54,6 @@ def test_round_trip(tmp_path):
         np.testing.assert_array_equal(checkpoint.arrays[name], array)
         assert checkpoint.arrays[name].dtype == array.dtype
         assert checkpoint.arrays[name].shape == array.shape
-
-
-def test_only_the_two_files_are_left(tmp_path):
-    path = save(tmp_path, 1_000)
-    assert path == tmp_path / "000000001000.json"
-    assert names(tmp_path) == ["000000001000.json", "000000001000.npz"]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -74,13 +70,6 @@ def test_saving_again_under_the_same_number_replaces(tmp_path):
     save(tmp_path, 10, marker=2.0)
     newest, faults = load_newest(tmp_path)
     assert (float(newest.arrays["marker"]), faults) == (2.0, [])
-
-
-def test_the_newest_whole_one_is_loaded(tmp_path):
-    for number in (10, 20, 30):
-        save(tmp_path, number, marker=number)
-    newest, faults = load_newest(tmp_path)
-    assert (newest.number, float(newest.arrays["marker"]), faults) == (30, 30.0, [])
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -192,7 +181,7 @@ def load_newest_with(directory, name, content):
         return load_newest(Path(copy))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_flipped_bit_in_the_arrays_is_recognised(two_saved, data):
     content = bytearray((two_saved / "000000000020.npz").read_bytes())
@@ -201,7 +190,7 @@ def test_a_flipped_bit_in_the_arrays_is_recognised(two_saved, data):
     assert (newest.number, len(faults)) == (10, 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(suffix=st.sampled_from([".npz", ".json"]), share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_short_anywhere_is_recognised(two_saved, suffix, share):
     content = (two_saved / f"000000000020{suffix}").read_bytes()
@@ -209,7 +198,7 @@ def test_a_file_cut_short_anywhere_is_recognised(two_saved, suffix, share):
     assert (newest.number, len(faults)) == (10, 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_flipped_bit_in_the_json_never_raises_anything_else(two_saved, data):
     content = bytearray((two_saved / "000000000020.json").read_bytes())
@@ -350,20 +339,6 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
     assert load_newest(tmp_path)[0].number == 30
 
 
-def test_a_write_that_fails_leaves_the_old_content_and_no_other_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    checkpoints.write_atomically(path, b"old")
-
-    def fail(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["file"]
-
-
 def test_names_that_only_look_like_numbers_are_no_checkpoints(tmp_path):
     for stem in ("\u00b2", "\u0661" * 12, "5", "0000000000005", "-00000000005", "000000000005 ", "1" * 200):
         for suffix in (".json", ".npz"):
@@ -390,13 +365,6 @@ def test_a_folder_that_cannot_be_listed_is_a_fault(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "listdir", fail)
     assert checkpoints.load_newest(tmp_path) == (None, [f"checkpoints {tmp_path} cannot be listed: Permission denied"])
-
-
-def test_a_file_in_place_of_the_folder_is_a_fault(tmp_path):
-    (tmp_path / "file").touch()
-    newest, faults = checkpoints.load_newest(tmp_path / "file")
-    assert newest is None
-    assert faults == [f"checkpoints {tmp_path / 'file'} cannot be listed: Not a directory"]
 
 
 def test_broken_ones_do_not_take_the_place_of_good_ones(tmp_path):
@@ -445,14 +413,6 @@ def test_only_temporary_files_of_dead_processes_are_removed(tmp_path):
     assert names(tmp_path) == sorted([*left, path.name, path.with_suffix(".npz").name])
 
 
-def test_writing_a_file_removes_what_a_dead_process_left_of_the_same(tmp_path):
-    dead = dead_process()
-    for name in (f".summary.json.{dead}.tmp", f".summaryxjson.{dead}.tmp"):
-        (tmp_path / name).touch()
-    checkpoints.write_atomically(tmp_path / "summary.json", b"{}")
-    assert names(tmp_path) == [f".summaryxjson.{dead}.tmp", "summary.json"]
-
-
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 @pytest.mark.parametrize("number", [20, 10], ids=["another number", "the same number"])
 def test_one_that_does_not_read_back_is_a_failed_save(tmp_path, monkeypatch, suffix, number):
@@ -488,7 +448,7 @@ def test_file_system_that_cannot_sync_folders_will_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", refuse)
     save(tmp_path, 10)
-    checkpoints.write_atomically(tmp_path / "file", b"")
+    files.write_atomically(tmp_path / "file", b"")
     with pytest.raises(OSError, match="Errno 5"):
         save(tmp_path, 20, keep=1)
     assert 10 in checkpoints.numbers(tmp_path)  # what is not known to last takes nothing's place
@@ -513,22 +473,6 @@ def test_a_save_that_fails_leaves_those_before_it(tmp_path, monkeypatch, fail_at
     assert (newest.number, faults) == (10, [])
 
 
-def test_a_reader_beside_a_writer_sees_the_old_or_the_new(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    checkpoints.write_atomically(path, b"old")
-    seen = []
-    replace = os.replace
-
-    def look(*arguments):
-        seen.append(path.read_bytes())
-        replace(*arguments)
-        seen.append(path.read_bytes())
-
-    monkeypatch.setattr(os, "replace", look)
-    checkpoints.write_atomically(path, b"new")
-    assert seen == [b"old", b"new"]
-
-
 _PRELUDE = """
 import errno, os, resource, sys
 from pathlib import Path
@@ -547,7 +491,7 @@ import shutil
 save(20, 1)
 original = directory
 calls = {name: getattr(os, name) for name in ("replace", "fsync", "unlink", "open")}
-write, reads = checkpoints._Hashing.write, checkpoints.read_regular
+write = checkpoints._Hashing.write
 
 def crash_at(count):
     def counted(function):

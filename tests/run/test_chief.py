@@ -1,34 +1,36 @@
-"""Tests of async_dqn.run.chief on a store in this process: what it writes when something went wrong."""
+"""The chief on a store in this process: what it writes, above all when something went wrong."""
 
 import io
 import json
-import math
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fakes import local_client, make_store
+from fakes import direct_client, make_store
 
+from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage
 from async_dqn.run import checkpoints
 from async_dqn.run.chief import Chief
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import make_config
 from async_dqn.store.base import Counters, EpisodeReport
 
 
 def make_chief(run, store, said, **how_it_begins):
-    """The chief of a run on CartPole, whose target is refreshed after every 100 minibatches."""
+    """The chief of a run on CartPole, whose agent has one metric of its own."""
+    agent = SimpleNamespace(
+        config=make_config("dqn", "cartpole", {"env": "CartPole-v1"}),
+        spec=SimpleNamespace(frame_skip=4),
+        metrics=("entropy",),
+    )
     return Chief(
-        config=make_config("cartpole", {"env": "CartPole-v1"}),
         run=run,
         store=store,
-        client=local_client(store),
-        agent=SimpleNamespace(epsilon=0.5, take_loss=lambda: math.nan),
-        frame_skip=1,
+        client=direct_client(store),
+        actor_learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}),
         progress=Progress(said),
         **how_it_begins,
     )
@@ -39,19 +41,39 @@ def parts(tmp_path):
     """A run directory, the store, the chief and what it says."""
     run = RunDirectory(tmp_path / "run")
     run.create()
-    store, said = make_store(), io.StringIO()
+    store, said = make_store([1, 2]), io.StringIO()
     return run, store, make_chief(run, store, said, restored=None), said
+
+
+def newest(run):
+    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
+    assert checkpoint is not None and faults == []
+    return checkpoint
+
+
+def test_metrics_and_checkpoints_hold_what_the_agent_and_the_store_name(parts):
+    run, store, chief, _ = parts
+    store.add_counts(Counters(env_steps=9, minibatches=4, updates=3))
+    chief.finish("finished")
+    (row,) = rows(run.metrics)
+    assert (row["env_steps"], row["frames"], row["entropy"], row["loss"]) == ("9", "36", "1.25", "0.5")
+    assert (row["learning_rate"], row["mean_return_100"]) == ("1", "")
+    arrays = newest(run).arrays
+    assert newest(run).number == arrays["store/counter/env_steps"] == 9
+    assert arrays["store/q/online"].tolist() == arrays["store/q/target"].tolist() == [1, 2]
+    summary = json.loads(run.summary.read_text())
+    assert (summary["exit_reason"], summary["updates"], summary["minibatches"]) == ("finished", 3, 4)
 
 
 @pytest.mark.parametrize("reason", ["finished", "failed: a reason"])
 def test_the_summary_says_how_it_ended_though_the_parameters_are_not_saved(parts, reason):
     run, store, chief, said = parts
     chief.save("running")
-    store.online.assign(np.array([1.0, np.nan], np.float32))
+    store.online["q"].assign(np.array([1.0, np.nan], np.float32))
     chief.finish(reason)
     assert run.exit_reason() == reason
-    assert checkpoints.load_newest(run.checkpoints)[0].arrays["store/online"].tolist() == [0.0, 0.0]
-    assert "the parameters are not finite; they are not saved" in said.getvalue()
+    assert newest(run).arrays["store/q/online"].tolist() == [1, 2]
+    assert "not finite" in said.getvalue()
 
 
 def test_games_of_steps_that_were_lost_do_not_count(parts):
@@ -62,6 +84,37 @@ def test_games_of_steps_that_were_lost_do_not_count(parts):
     store.report_episodes([played])
     chief.finish("finished")
     assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7.0]
+
+
+def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_them(parts):
+    run, store, chief, said = parts
+    games = [EpisodeReport(0, value, 9, 9, time.time()) for value in (5.0, 7.0)]
+    store.report_episodes(games[:1])
+    chief.log()
+    chief.save("running")
+    chief._writing.result()
+    store.report_episodes(games[1:])
+    chief.log()  # in episodes.csv, and in no checkpoint
+    make_chief(run, store, said, restored=newest(run).values, is_live=True).finish("finished")
+    summary = json.loads(run.summary.read_text())
+    assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
+    assert len(rows(run.episodes)) == 2
+
+
+def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):
+    run, store, chief, said = parts
+    store.add_counts(Counters(env_steps=9))
+    chief.finish("running")
+    state, restored = store.state(), newest(run).values
+    store.add_counts(Counters(env_steps=5))
+    store.report_episodes([EpisodeReport(0, 5.0, 9, 12, time.time())])
+    chief = make_chief(run, store, said, restored=restored)
+    chief.log()
+    store.restore(state)
+    make_chief(run, store, said, restored=restored).finish("finished")
+    assert {row["env_steps"] for row in rows(run.metrics)} == {"9"}
+    assert rows(run.episodes) == []
+    assert json.loads(run.summary.read_text())["steps_lost"] == 5
 
 
 def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recovery(parts, monkeypatch):
@@ -81,39 +134,10 @@ def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recover
     assert json.loads(run.summary.read_text())["ps_recoveries"] == 1
 
 
-@pytest.mark.parametrize("is_live", [False, True])
-@pytest.mark.parametrize(("minibatches", "refreshes"), [(90, 0), (110, 1), (350, 1)])
-def test_a_chief_that_takes_over_makes_up_for_the_refresh_that_fell_due(parts, is_live, minibatches, refreshes):
-    run, store, chief, said = parts
-    store.add_counts(Counters(env_steps=9, minibatches=60))
-    chief.finish("running")
-    store.add_counts(Counters(minibatches=minibatches - 60))  # by others, while there is no chief
-    restored = checkpoints.load_newest(run.checkpoints)[0].values
-    successor = make_chief(run, store, said, restored=restored, is_live=is_live)
-    for _ in range(3):
-        successor.tick()
-    assert store.pull().counters.target_refreshes == refreshes
-    successor.finish("finished")
-
-
-def test_a_chief_that_takes_over_does_not_refresh_again(parts):
-    run, store, chief, said = parts
-    store.add_counts(Counters(env_steps=9, minibatches=130))
-    make_chief(run, store, said, restored=None).tick()  # sees them
-    chief = make_chief(run, store, said, restored=None)
-    chief.tick()
-    chief.finish("running")
-    refreshes = store.pull().counters.target_refreshes
-    restored = checkpoints.load_newest(run.checkpoints)[0].values
-    make_chief(run, store, said, restored=restored).tick()
-    assert store.pull().counters.target_refreshes == refreshes
-
-
 def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):
     run, store, chief, said = parts
     chief.finish("running")
     text = run.metrics.read_text()
     run.metrics.write_text(text.replace("env_steps", "env_stePs", 1))
-    restored = checkpoints.load_newest(run.checkpoints)[0].values
-    make_chief(run, store, said, restored=restored).finish("finished")
+    make_chief(run, store, said, restored=newest(run).values).finish("finished")
     assert [row["env_steps"] for row in rows(run.metrics)] == ["0"]
