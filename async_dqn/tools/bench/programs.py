@@ -1,5 +1,6 @@
 """Whole programs, through the command line that users have: how fast they learn, and what they take of the machine."""
 
+import contextlib
 import json
 import statistics
 import sys
@@ -66,8 +67,14 @@ def ours(job: str, config: Config) -> Program:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file, as numbers; empty cells are left out."""
-    return [{name: float(cell) for name, cell in row.items() if cell} for row in csv_log.rows(path)]
+    """The rows of a metrics file, as numbers; cells that hold none are left out."""
+    rows: list[dict[str, float]] = []
+    for row in csv_log.rows(path):
+        rows.append({})
+        for name, cell in row.items():
+            with contextlib.suppress(ValueError):
+                rows[-1][name] = float(cell)
+    return list(rows)
 
 
 def measure(program: Program, seconds: float) -> dict[str, float]:

@@ -59,10 +59,10 @@ def part_cases(plan: Plan) -> list[Case]:
 
 
 def _measure(
-    plan: Plan, function: str, settings: Config, num_processes: int = 1, num_threads: int = 1, **arguments: int
+    plan: Plan, function: str, settings: Config, processes: int = 1, threads: int = 1, **arguments: int
 ) -> list[dict[str, float]]:
-    arguments |= {"seconds": 1 if plan.is_quick else 3}
-    return child.measure(f"async_dqn.tools.bench.costs:{function}", settings, num_processes, num_threads, arguments)
+    arguments["seconds"] = 1 if plan.is_quick else 3
+    return child.measure(f"async_dqn.tools.bench.costs:{function}", settings, processes, threads, arguments)
 
 
 def limit_cases(plan: Plan) -> list[Case]:
