@@ -9,6 +9,8 @@ from async_dqn.data.experience import Evaluate, Outputs, Step
 from async_dqn.data.replay import Replay
 from async_dqn.nn.aligned import aligned_empty
 
+_FOLLOWING = "rollout/following/"
+
 
 class Rollout(NamedTuple):
     """What happened in T steps of N environments."""
@@ -62,6 +64,7 @@ class RolloutExperience:
         self._length = 0  # steps in it
         self._last = np.zeros_like(self._stacked[0])  # [N, S, ...], what the newest step led to
         self._cut: dict[tuple[int, int], np.ndarray] = {}  # (t, n) -> the stack [S, ...] that a truncated step led to
+        self._following: dict[str, np.ndarray] = {}  # the outputs one step later, of the parameters at the first draw
         self._prepared: Any = None
         self._order = np.empty(0, np.int64)  # of what is still to be learned from
         self._per_epoch = -(-length * num_envs // batch_size)
@@ -85,6 +88,7 @@ class RolloutExperience:
 
     def _begin(self) -> None:
         self._length, self._drawn, self._prepared = 0, 0, None
+        self._following = {}
         self._cut.clear()
 
     def due(self) -> int:
@@ -92,7 +96,8 @@ class RolloutExperience:
 
     def draw(self, rng: np.random.Generator) -> None:
         if self._prepared is None:
-            self._prepared = self._prepare(self._rollout(self._next_outputs()))
+            self._following = self._following or self._next_outputs()
+            self._prepared = self._prepare(self._rollout(self._following))
         place = self._drawn % self._per_epoch
         if place == 0:
             self._order = rng.permutation(self._action.size)
@@ -123,7 +128,8 @@ class RolloutExperience:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         length = self._length
-        arrays = {"rollout/last": self._last, "rollout/order": self._order}
+        arrays = {"rollout/last": self._last.copy(), "rollout/order": self._order}
+        arrays |= {f"{_FOLLOWING}{name}": one for name, one in self._following.items()}
         for name, one in self._arrays().items():
             arrays[name] = one[:length].copy()
         if self._cut:
@@ -139,6 +145,9 @@ class RolloutExperience:
             one[:length] = arrays[name]
         self._last[:] = arrays["rollout/last"]
         self._order = arrays["rollout/order"]
+        self._following = {
+            name.removeprefix(_FOLLOWING): one for name, one in arrays.items() if name.startswith(_FOLLOWING)
+        }
         for (t, n), stack in zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True):
             self._cut[int(t), int(n)] = stack
         self._length, self._drawn = length, int(values["drawn"])

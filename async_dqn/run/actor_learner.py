@@ -49,7 +49,6 @@ class ActorLearner:
             self.experience,
             max_gradient_norm=config.max_gradient_norm,
             rng=self._rng,
-            seed=int(seeds.generate_state(1)[0]),
         )
 
     def _make_apply(self) -> tf.types.experimental.ConcreteFunction:

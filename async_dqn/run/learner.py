@@ -20,8 +20,7 @@ class Learner:
       client: this worker's copy of the parameters and its way to the global ones.
       experience: of this worker.
       max_gradient_norm: larger gradients of all modules together are scaled down to it; 0: never.
-      rng: for what is drawn from experience.
-      seed: of the loss's own random numbers.
+      rng: for what is drawn from experience, and the seeds of the losses.
     """
 
     def __init__(
@@ -32,11 +31,10 @@ class Learner:
         *,
         max_gradient_norm: float,
         rng: np.random.Generator,
-        seed: int,
     ):
         self._agent, self._client, self._experience = agent, client, experience
         self._max_gradient_norm = max_gradient_norm
-        self._rng, self._seed = rng, seed % 2**31
+        self._rng = rng
         self.has_learned = False
         self._tensors = type(experience.batch)(*map(as_tensor, experience.batch))
         self._names: list[str] = []
@@ -95,8 +93,8 @@ class Learner:
         enter, client = self._client.clock.enter, self._client
         enter("experience")
         self._experience.draw(self._rng)
+        seed = tf.constant(self._rng.integers(2**31, size=2, dtype=np.int32))
         enter("gradient")
-        seed = tf.constant([self._seed, client.own_minibatches % 2**31], tf.int32)
         statistics, is_finite = self._step(*self._tensors, tf.constant(client.rates()), seed)
         is_finite = bool(is_finite)  # on a GPU, only now is it computed
         enter("copying")

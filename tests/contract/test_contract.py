@@ -1,0 +1,200 @@
+"""What holds for every agent of the table, by every way to a store that runs in one process."""
+
+import copy
+import dataclasses
+import functools
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from async_dqn.agents import table
+from async_dqn.agents.dqn import DQN
+from async_dqn.base.errors import RunFailed
+from async_dqn.envs import registry
+from async_dqn.nn.module import initial_parameters
+from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.loop import run_loop
+from async_dqn.store.local import LocalParameterStore
+
+EVERY_AGENT = pytest.mark.parametrize("agent_name", table.TABLE)
+EVERY_WAY = pytest.mark.parametrize("way", ["direct", "gradient", "delta"])
+
+# Small enough for seconds; each agent takes those of these settings that it has.
+SMALL = {
+    "env": "CartPole-v1",
+    "num_workers": 1,
+    "threads": 1,
+    "envs_per_worker": 2,
+    "batch_size": 16,
+    "overlap": False,
+    "overlap_steps": False,
+    "warmup_steps": 40,
+    "replay_capacity": 1_000,
+    "target_period": 7,
+    "rollout_length": 8,
+}
+
+
+class Parts:
+    """One worker of an agent, built as the program builds it."""
+
+    def __init__(self, agent_name, way, total_steps=203, **settings):
+        names = {field.name for field in dataclasses.fields(table.find(agent_name).Config)}
+        small = {name: value for name, value in SMALL.items() if name in names}
+        overrides = small | {"total_steps": total_steps, "local_steps": int(way == "delta")} | settings
+        config = table.make_config(agent_name, "cartpole", overrides)
+        self.agent = build.make_agent(config)
+        if way == "direct":
+            self.store = build.make_local_store(self.agent)
+        else:
+            modules = build.store_modules(config, self.agent.modules)
+            self.store = LocalParameterStore(modules, config.total_steps, self.agent.target_period)
+        self.start = initial_parameters(self.agent.modules, config.seed)
+        self.store.initialize(self.start)
+        make_client = build.make_direct_client if way == "direct" else build.make_client
+        self.client = make_client(config if way == "direct" else self.agent, self.store)
+        self.client.start()
+        seeds, env_seed = build.make_seeds(config, 0, 0)
+        self.actor_learner = ActorLearner(self.agent, self.client, seeds)
+        self.env = registry.make_vector_env(self.agent.spec, config.envs_per_worker, env_seed, 1)
+
+    def begin(self):
+        self.actor_learner.reset(self.env.reset())
+        return self
+
+    def steps(self):
+        return run_loop(self.actor_learner, self.env, self.client, claim=2)
+
+    def run(self):
+        """To the end of the budget."""
+        for _ in self.steps():
+            pass
+        self.client.finish()
+        return self
+
+
+@functools.cache
+def finished(agent_name, way):
+    """A run of 203 steps in environments that are stepped two at a time, from beginning to end."""
+    return Parts(agent_name, way).begin().run()
+
+
+def assert_same(parts, expected):
+    found, state = parts.store.state(), expected.store.state()
+    assert found.keys() == state.keys()
+    for name in state:
+        np.testing.assert_array_equal(found[name], state[name], err_msg=name)
+
+
+@EVERY_AGENT
+def test_pushing_gradients_equals_the_baseline_to_the_last_bit(agent_name):
+    expected = finished(agent_name, "direct")
+    assert_same(finished(agent_name, "gradient"), expected)
+    assert expected.store.pull().counters.updates > 20
+
+
+@EVERY_AGENT
+def test_pushing_deltas_equals_the_baseline_to_rounding_over_50_updates(agent_name):
+    found, expected = (Parts(agent_name, way, total_steps=10_000).begin() for way in ("delta", "direct"))
+    for parts in (found, expected):
+        steps = parts.steps()
+        while parts.client.counters.updates < 50:
+            next(steps)
+    assert found.store.pull().counters == expected.store.pull().counters
+    for name, start in found.start.items():
+        online = expected.client.online[name].numpy()
+        np.testing.assert_allclose(found.client.online[name].numpy(), online, atol=1e-5)
+        assert np.abs(online - start).max() > 1e-2
+
+
+@EVERY_AGENT
+@EVERY_WAY
+def test_the_budget_is_met_exactly_and_metrics_have_the_columns_that_the_agent_names(agent_name, way):
+    parts = finished(agent_name, way)
+    counters = parts.store.pull().counters
+    assert counters.env_steps == counters.claimed_steps == 203
+    assert counters.minibatches == counters.updates == parts.client.own_minibatches
+    row = parts.actor_learner.metrics()
+    assert row.keys() == {"loss", *parts.agent.metrics}
+    assert np.isfinite(list(row.values())).all()
+
+
+class NoisyDQN(DQN):
+    """Its loss draws random numbers by the seed of the minibatch."""
+
+    def loss(self, params, targets, batch, seed):
+        loss = super().loss(params, targets, batch, seed)
+        return loss._replace(value=loss.value * tf.random.stateless_uniform([], seed))
+
+
+@pytest.mark.parametrize("agent_name", [*table.TABLE, f"{__name__}:NoisyDQN"])
+@EVERY_WAY
+def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(agent_name, way):
+    stopped = Parts(agent_name, way).begin()
+    steps = stopped.steps()
+    assert sum(tick.num_steps for tick in itertools.islice(steps, 45)) == 2 * 45
+    steps.close()
+    stopped.client.finish()
+    arrays, values = stopped.actor_learner.state()
+
+    resumed = Parts(agent_name, way, seed=1)  # what it begins with does not matter
+    resumed.store.restore(stopped.store.state())
+    resumed.client.start()
+    if (ring := stopped.actor_learner.experience.ring) is not None:
+        vars(resumed.actor_learner.experience.ring).update(vars(copy.deepcopy(ring)))
+    resumed.actor_learner.restore(arrays, json.loads(json.dumps(values)), in_episode=True)
+    resumed.env = stopped.env
+    resumed.run()
+    assert_same(resumed, finished(agent_name, way))
+
+
+@EVERY_AGENT
+@EVERY_WAY
+def test_what_was_saved_plays(agent_name, way):
+    trained = finished(agent_name, way)
+    state, agent = trained.store.state(), Parts(agent_name, way).agent
+    params = {module.name: module.layout.unflatten(state[f"{module.name}/online"]) for module in agent.modules}
+    env = registry.make_vector_env(agent.spec, 1, 0, 1)
+    observation, episodes = env.reset(), []
+    while not episodes:
+        outputs = {name: one.numpy() for name, one in agent.apply(params, observation[:, None]).items()}
+        for name, one in trained.actor_learner.evaluate(observation[:, None]).items():
+            np.testing.assert_allclose(outputs[name], one, rtol=1e-5, atol=1e-6)
+        result = env.step(agent.greedy(outputs))
+        observation, episodes = result.observation, result.episodes
+    assert episodes[0].episode_return >= 8  # CartPole falls no sooner
+
+
+class SpoiltEnv:
+    """Environments whose rewards are not numbers."""
+
+    def __init__(self, env):
+        self.num_envs, self.reset, self.send, self._env = env.num_envs, env.reset, env.send, env
+
+    def receive(self):
+        result = self._env.receive()
+        return result._replace(reward=np.full_like(result.reward, np.nan))
+
+
+@EVERY_AGENT
+@EVERY_WAY
+def test_minibatches_that_are_not_finite_are_counted_and_not_applied(agent_name, way):
+    parts = Parts(agent_name, way, max_nonfinite=3)
+    slots = parts.client.slots()
+    before = parts.store.state()
+    parts.env = SpoiltEnv(parts.env)
+    with pytest.raises(RunFailed, match="^3 minibatches"):
+        parts.begin().run()
+    parts.client.finish()
+    counters = parts.store.pull().counters
+    assert (counters.minibatches, counters.nonfinite, counters.updates) == (3, 3, 0)
+    for name, value in parts.store.state().items():
+        if not name.startswith("counter/"):
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+    for name, value in parts.client.slots().items():
+        np.testing.assert_array_equal(value, slots[name], err_msg=name)
+    assert np.isnan(parts.actor_learner.metrics()["loss"])
