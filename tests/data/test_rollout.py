@@ -1,0 +1,216 @@
+"""Rollouts: what is drawn of them, and what follows a step at the end of an episode or of the rollout."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from async_dqn.data.experience import Step
+from async_dqn.data.rollout import RolloutExperience
+
+
+class Batch(NamedTuple):
+    step: np.ndarray  # [B] the number of the step, in [0, T * N)
+    value: np.ndarray  # [B] what the network said
+    next_value: np.ndarray  # [B] what it said of where the step led
+
+
+def prepare(rollout):
+    """What the tests look at."""
+    value, following = rollout.outputs["value"], rollout.next_outputs["value"]
+    return Batch(np.arange(value.size), value.reshape(-1), following.reshape(-1))
+
+
+class Game:
+    """Steps of N environments whose observation is (episode, step in it); the network adds both up, times `factor`."""
+
+    def __init__(self, *, num_envs=2, length=4, stack=2, epochs=3, batch_size=4, seed=0):
+        self.factor = 1.0
+        self.experience = RolloutExperience(
+            num_envs=num_envs,
+            length=length,
+            observation_shape=(stack, 2),
+            observation_dtype=np.dtype(np.float32),
+            epochs=epochs,
+            batch_size=batch_size,
+            prepare=prepare,
+            evaluate=self.evaluate,
+        )
+        self.rng = np.random.default_rng(seed)
+        self._observation = np.tile(np.float32([100, 0]), (num_envs, 1))  # [N, 2]
+        self._stacked = np.zeros((num_envs, stack, 2), np.float32)
+        self._stacked[:, -1] = self._observation
+
+    def evaluate(self, stacked):
+        return {"value": self.factor * stacked.sum((1, 2))}
+
+    def add(self, terminated=(), truncated=()):
+        """One step that ends the episodes of these environments."""
+        ended = [np.isin(np.arange(len(self._observation)), one) for one in (terminated, truncated)]
+        following = self._observation + np.float32([0, 1])
+        outputs = self.evaluate(self._stacked)
+        zeros = np.zeros(len(following))
+        step = Step(self._observation, self._stacked, zeros.astype(np.int32), outputs, zeros, *ended, following)
+        self.experience.add(step, len(following))
+        is_first = ended[0] | ended[1]
+        begin = np.stack([self._observation[:, 0] + 100, zeros], 1).astype(np.float32)
+        self._observation = np.where(is_first[:, None], begin, following)
+        stacked = np.concatenate([self._stacked[:, 1:], self._observation[:, None]], 1)
+        stacked[is_first, :-1] = 0
+        self._stacked = stacked
+        self.experience.check_valid()
+
+    def draw(self):
+        self.experience.draw(self.rng)
+        self.experience.check_valid()
+        return Batch(*(column.copy() for column in self.experience.batch))
+
+    def draw_all(self):
+        return [self.draw() for _ in range(self.experience.due())]
+
+
+def by_step(batches):
+    """{name: [T * N]} of the first epoch, in the order of the steps."""
+    columns = Batch(*map(np.concatenate, zip(*batches, strict=True)))
+    _, places = np.unique(columns.step, return_index=True)
+    return columns.value[places], columns.next_value[places]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_every_step_is_drawn_as_often_as_there_are_epochs(num_envs, length, epochs, data):
+    steps = num_envs * length
+    batch_size = data.draw(st.integers(1, steps))
+    game = Game(num_envs=num_envs, length=length, epochs=epochs, batch_size=batch_size)
+    for _ in range(2):  # a second rollout as the first
+        for number in range(length):
+            assert game.experience.due() == 0
+            game.add(truncated=[0] if number % 3 == 1 else [])
+        per_epoch = -(-steps // batch_size)
+        assert game.experience.due() == epochs * per_epoch
+        drawn = np.array([game.draw().step for _ in range(epochs * per_epoch)])
+        assert game.experience.due() == 0
+        for epoch in drawn.reshape(epochs, -1):
+            assert sorted(epoch[:steps]) == list(range(steps))
+            np.testing.assert_array_equal(epoch[steps:], epoch[: len(epoch) - steps])  # filled up from its beginning
+        if steps % batch_size == 0:
+            np.testing.assert_array_equal(np.bincount(drawn.ravel()), np.full(steps, epochs))
+
+
+def test_each_epoch_has_an_order_of_its_own():
+    game = Game(length=32, batch_size=16)
+    for _ in range(32):
+        game.add()
+    orders = np.array([batch.step for batch in game.draw_all()]).reshape(3, 64)
+    assert len({tuple(order) for order in (*orders, np.arange(64))}) == 4
+
+
+def test_what_follows_a_step_is_in_its_own_episode():
+    game = Game(num_envs=2, length=4, batch_size=8)
+    game.add()
+    game.add(truncated=[0])
+    game.add(terminated=[1])
+    game.add()
+    value, following = (one.reshape(4, 2) for one in by_step(game.draw_all()))
+    # Environment 0: (100, 0), (100, 1) and, truncated, (100, 2); then (200, 0), (200, 1), (200, 2).
+    # The network sees two observations, of which the first is zeros where an episode begins.
+    np.testing.assert_array_equal(value[:, 0], [100, 100 + 101, 200, 200 + 201])
+    np.testing.assert_array_equal(following[:, 0], [100 + 101, 101 + 102, 200 + 201, 201 + 202])
+    np.testing.assert_array_equal(value[:, 1], [100, 100 + 101, 101 + 102, 200])
+    # What follows the third step, which terminated, has no meaning.
+    np.testing.assert_array_equal(following[[0, 1, 3], 1], [100 + 101, 101 + 102, 200 + 201])
+
+
+def test_a_truncation_in_the_last_step_of_a_rollout_is_its_end():
+    game = Game(num_envs=1, length=2, batch_size=2)
+    game.add()
+    game.add(truncated=[0])
+    np.testing.assert_array_equal(by_step(game.draw_all())[1], [100 + 101, 101 + 102])
+    game.add()
+    game.add()
+    np.testing.assert_array_equal(by_step(game.draw_all())[1], [200 + 201, 201 + 202])
+
+
+def test_what_is_fixed_for_a_rollout_is_computed_with_the_parameters_of_its_first_minibatch():
+    game = Game(length=4, batch_size=8)
+    for _ in range(4):
+        game.add()
+    first = game.draw()
+    game.factor = 10.0
+    np.testing.assert_array_equal(*(by_step([batch])[1] for batch in (first, game.draw())))
+
+
+def test_a_new_beginning_drops_what_the_rollout_has():
+    game = Game(num_envs=1, length=2, batch_size=2)
+    game.add(truncated=[0])
+    game.experience.truncate()
+    game.experience.check_valid()
+    game.add()
+    assert game.experience.due() == 0
+    game.add()
+    np.testing.assert_array_equal(by_step(game.draw_all())[0], [200, 200 + 201])
+
+
+@settings(deadline=None, max_examples=40)
+@given(steps=st.integers(0, 9), drawn=st.integers(0, 6), seed=st.integers(0, 9))
+def test_a_restored_rollout_gives_the_batches_that_the_saved_one_would_have(steps, drawn, seed):
+    saved, restored = (Game(seed=seed) for _ in range(2))
+    ends = np.random.default_rng(seed).random((20, 2, 2)) < 0.3
+
+    def play(game, numbers):
+        for number in numbers:
+            game.factor *= 1.5  # the parameters change all the time
+            if game.experience.due():
+                game.draw_all()
+            terminated, truncated = ends[number]
+            game.add(np.flatnonzero(terminated), np.flatnonzero(truncated & ~terminated))
+
+    play(saved, range(steps))
+    for _ in range(min(drawn, saved.experience.due())):
+        saved.draw()
+        saved.factor *= 1.5
+    arrays, values = saved.experience.state()
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    restored.experience.restore(arrays, values)
+    restored.experience.check_valid()
+    restored.rng.bit_generator.state = saved.rng.bit_generator.state
+    restored.factor, restored._observation, restored._stacked = saved.factor, saved._observation, saved._stacked
+    for game in (saved, restored):
+        game.batches = game.draw_all()
+        play(game, range(steps, steps + 4))
+        game.batches += game.draw_all()
+    assert len(saved.batches) == len(restored.batches)
+    for batch, expected in zip(restored.batches, saved.batches, strict=True):
+        for column, values in zip(batch, expected, strict=True):
+            np.testing.assert_array_equal(column, values)
+
+
+def test_a_saved_state_does_not_change_with_later_steps():
+    game = Game()
+    game.add(truncated=[0])
+    arrays, _ = game.experience.state()
+    before = {name: array.copy() for name, array in arrays.items()}
+    game.add()
+    game.add()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_the_state_of_another_rollout_is_refused():
+    other = Game(num_envs=3)
+    other.add()
+    with pytest.raises(ValueError, match="stacked"):
+        Game().experience.restore(*other.experience.state())
+
+
+@pytest.mark.parametrize("batch_size", [0, 9])
+def test_a_batch_is_at_most_the_rollout(batch_size):
+    with pytest.raises(ValueError, match=f"{batch_size}.* 4 x 2"):
+        Game(num_envs=2, length=4, batch_size=batch_size)
