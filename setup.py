@@ -28,6 +28,7 @@ setup(
         "imageio-ffmpeg>=0.5",  # carries its own ffmpeg, for mp4 videos
         "matplotlib>=3.9",
         "numpy>=1.26",
+        "packaging>=22",
         "pillow>=10.0",
         "psutil>=5.9",
         "pygame>=2.5",  # gymnasium draws CartPole and its like with it
@@ -37,7 +38,7 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.18"],
         "box2d": ["gymnasium[box2d]>=1.1"],
-        "dev": ["hypothesis", "mypy", "packaging", "pytest", "pytest-timeout", "ruff", "setuptools>=77"],
+        "dev": ["hypothesis", "mypy", "pytest", "pytest-timeout", "ruff", "setuptools>=77"],
     },
     entry_points={"console_scripts": ["async-dqn=async_dqn.__main__:run"]},
 )

@@ -1,38 +1,53 @@
 """Run directories as runs write them, with made-up content."""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from async_dqn.run.csv_log import EPISODE_FIELDS, METRIC_FIELDS, CsvWriter
+from async_dqn.agents.table import make_config
+from async_dqn.run.csv_log import CsvWriter
 from async_dqn.run.directory import RunDirectory
-from async_dqn.settings.config import Config
 
 RATE = 100  # agent steps a second
 
 
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> None:
+    writer = CsvWriter(path, fields)
+    for row in rows:
+        writer.write(row)
+    writer.close()
+
+
 def write_run(
     path: Path,
-    returns: list[float],
+    returns: Sequence[float],
     *,
     command: str = "worker",
     game_length: int = 50,
     exit_reason: str | None = "finished",
-    summary: dict[str, Any] | None = None,
+    summary: Mapping[str, Any] | None = None,
+    agent: str = "dqn",
+    metrics: Mapping[str, float] | None = None,
+    described: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run in which a game of `game_length` agent steps ends after the other, `RATE` of them a second."""
-    run = RunDirectory(path)
+    """A run in which a game of `game_length` agent steps ends after the other, `RATE` of them a second.
+
+    Args:
+      metrics: more columns of metrics.csv, the same in every row.
+      described: more of config.json, beside the settings and the command.
+    """
+    run, more = RunDirectory(path), metrics or {}
     path.mkdir(parents=True)
-    config = Config(**{"env": "CartPole-v1", "replay_capacity": 10_000, "warmup_steps": 100} | settings)
-    run.config.write_text(json.dumps({"config": config.to_dict(), "command": ["async-dqn", command]}))
-    metrics, episodes = CsvWriter(run.metrics, METRIC_FIELDS), CsvWriter(run.episodes, EPISODE_FIELDS)
-    for game, value in enumerate(returns, 1):
-        steps = game * game_length
-        episodes.write({"time": 1e9, "worker": 0, "env_steps": steps, "episode_return": value, "length": game_length})
-        metrics.write({"wall_seconds": steps / RATE, "env_steps": steps})
-    metrics.close()
-    episodes.close()
+    config = make_config(agent, "cartpole", {"env": "CartPole-v1"} | settings)
+    about = {"config": config.to_dict(), "command": ["async-dqn", command]} | dict(described or {})
+    run.config.write_text(json.dumps(about))
+    steps = [game * game_length for game in range(1, len(returns) + 1)]
+    games = [{"env_steps": at, "episode_return": value} for at, value in zip(steps, returns, strict=True)]
+    write_csv(run.episodes, games, ("env_steps", "episode_return"))
+    rows = [{"wall_seconds": at / RATE, "env_steps": at} | dict(more) for at in steps]
+    write_csv(run.metrics, rows, ("wall_seconds", "env_steps", *more))
     if exit_reason is not None:
-        run.summary.write_text(json.dumps({"exit_reason": exit_reason} | (summary or {})))
+        run.summary.write_text(json.dumps({"exit_reason": exit_reason} | dict(summary or {})))
     return path

@@ -1,147 +1,71 @@
-"""Checks of the machine itself: memory, disk, cores, limits, clock."""
+"""Checks of the machine itself: memory, disk, cores, open files, GPUs."""
 
 import contextlib
 import math
 import os
 import resource
 import shutil
-import tempfile
-import time
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from async_dqn.base.errors import UserError
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
-from async_dqn.tools.doctor.checks import Result, counted
-from async_dqn.tools.doctor.hosts import Here
+from async_dqn.system import devices, memory
+from async_dqn.tools.doctor.checks import Result
+from async_dqn.tools.doctor.cluster import Here
 
 _PROCESS_GB = 0.7  # resident in one process beside replay; 0.4 of it is TensorFlow's code, which all share
-_PROCESS_THREADS = 100  # of one ps or worker, and some more for each core
+_CHECKPOINTS_GB = 1.0  # room for those of any network here
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(config: Config, here: Here, problem: Any) -> Iterable[Result]:
+def replay_gigabytes(config: Config, here: Here) -> float:
+    """All replay on this machine once it is full; 0 for an agent that has none, or whose environment is unknown."""
+    capacity = getattr(config, "replay_capacity", 0)
+    with contextlib.suppress(UserError, ImportError):  # which the check of the environment tells
+        from async_dqn.data.replay import required_bytes
+        from async_dqn.run.preflight import resolve
+
+        spec, share = resolve(config), capacity // config.num_workers
+        each = required_bytes(config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype)
+        return len(here.workers) * each / 1e9 if capacity else 0.0
+    return 0.0
+
+
+def check_memory(config: Config, here: Here) -> Iterable[Result]:
     """Memory for all replay on this machine once it is full, and for the processes."""
-    if problem is None:
-        yield Result("warning", "memory", "not checked", "mend TensorFlow, environment or network first")
-        return
-    from async_dqn.run import preflight
-    from async_dqn.system import memory
+    stored, available = replay_gigabytes(config, here), memory.available_bytes() / 1e9
+    needed = stored + _PROCESS_GB * here.num_processes
+    found = f"{needed:.1f} GB wanted, {stored:.2f} of them for replay; {available:.1f} GB available"
+    status = "ok" if needed <= available else "warning" if stored <= available else "failure"
+    yield Result(status, found, "fewer workers here" + (", or a smaller --replay_capacity" if stored else ""))
 
-    fewer = "a smaller --replay_capacity, or fewer workers here"
+
+def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -> Iterable[Result]:
+    """Whether the run directory, which need not exist, can be written, and has room."""
     try:
-        said = preflight.check_replay_memory(config, problem.spec, len(here.workers))
-    except UserError as error:
-        yield Result("failure", "memory", str(error), fewer)
+        run.check(resume=resume)
+        free = shutil.disk_usage(next(above for above in run.path.parents if above.exists())).free / 1e9
+    except (OSError, UserError) as error:
+        yield Result("failure", str(error), "give another --logdir")
         return
-    needed = replay_gigabytes(config, here, problem) + _PROCESS_GB * here.num_processes
-    available = memory.available_bytes() / 1e9
-    found = f"{said}; with {here.num_processes} processes about {needed:.1f} GB; {available:.1f} GB available"
-    yield Result("ok", "memory", found) if needed <= available else Result("warning", "memory", found, fewer)
+    needed = _CHECKPOINTS_GB + (replay_gigabytes(config, here) if getattr(config, "checkpoint_replay", False) else 0.0)
+    remedy = "make room, --nocheckpoint_replay, or give another --logdir"
+    yield Result("ok" if free >= needed else "warning", f"{free:.1f} GB free, {needed:.1f} GB wanted", remedy)
 
 
-def replay_gigabytes(config: Config, here: Here, problem: Any) -> float:
-    """All replay on this machine once it is full."""
-    from async_dqn.data import replay
-
-    spec, share = problem.spec, config.replay_capacity // config.num_workers
-    each = replay.required_bytes(config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype)
-    return len(here.workers) * each / 1e9
-
-
-def check_disk(config: Config, path: Path, here: Here, problem: Any, *, resume: bool) -> Iterable[Result]:
-    """Whether the run directory can be written, safely, and has room for checkpoints.
-
-    Args:
-      path: the run directory, which need not exist.
-      problem: says how large the network is; None: nobody knows.
-    """
-    above, other = existing(path), "give another --logdir"
-    if not above.is_dir():
-        yield Result("failure", "disk", f"{path}: {above} is not a folder", other)
-        return
-    try:
-        with tempfile.TemporaryFile(dir=above) as file:
-            file.write(b"\0" * 4096)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        yield Result("failure", "disk", f"{above} cannot be written to and flushed: {error.strerror}", other)
-        return
-    if (path / "config.json").exists() != resume:
-        found = f"{path} holds no run" if resume else f"{path} already holds a run"
-        remedy = "leave out --resume, or give the folder of a run" if resume else f"--resume to go on, or {other}"
-        yield Result("failure", "disk", found, remedy)
-        return
-    free = shutil.disk_usage(above).free / 1e9
-    found = f"{free:.1f} GB free for {path}"
-    if problem is None:
-        yield Result("ok", "disk", found)
-        return
-    needed = checkpoint_gigabytes(config, problem)
-    stored = replay_gigabytes(config, here, problem) if config.checkpoint_replay else 0.0
-    found += f"; checkpoints take about {needed:.2g} GB"
-    if free < needed:
-        yield Result("failure", "disk", found, f"make room, a smaller --keep_checkpoints, or {other}")
-    elif free < needed + stored:
-        found += f", replay on disk up to {stored:.1f} GB"
-        yield Result("warning", "disk", found, f"make room, --nocheckpoint_replay, or {other}")
-    else:
-        yield Result("ok", "disk", found)
-
-
-def existing(path: Path) -> Path:
-    """What there is of a path."""
-    return next(above for above in (path, *path.parents) if os.path.lexists(above))
-
-
-def checkpoint_gigabytes(config: Config, problem: Any) -> float:
-    """Parameters, target and slots of all checkpoints that are kept, and of the one that is being written."""
-    from async_dqn.run import build
-
-    size = problem.layout.num_parameters
-    slots = build.make_optimizer(config).initial_slots(size).values()
-    return (config.keep_checkpoints + 1) * 4 * (2 * size + sum(slot.size for slot in slots)) / 1e9
-
-
-def check_cores(config: Config, here: Here, cores: float) -> Iterable[Result]:
-    """Threads that compute against the cores that they may use."""
+def check_cores(config: Config, here: Here, cores: float, load: float) -> Iterable[Result]:
+    """Threads that compute and the load that others cause, against the cores that they may use."""
     wanted = len(here.workers) * max(1, config.threads)
-    threads = f" x {config.threads} threads" if config.threads > 1 else ""
-    found = f"{cores:g} for {counted(len(here.workers), 'worker')}{threads} and {here.num_ps} ps"
-    if wanted > cores:
-        yield Result("warning", "cores", found, "fewer workers or --threads; more only take turns on the cores")
-    else:
-        yield Result("ok", "cores", found)
-
-
-def check_dtype(config: Config, cpu: Mapping[str, str], num_gpus: int | None) -> Iterable[Result]:
-    """What the network computes in, against what this processor is good at.
-
-    Args:
-      cpu: of the processor, as /proc/cpuinfo has it.
-      num_gpus: that TensorFlow sees; None where it does not work. With any it is not the processor that computes.
-    """
-    found, unit = config.compute_dtype, _bfloat16_unit(cpu)
-    if num_gpus and config.gpus != "none":
-        yield Result("ok", "dtype", found)
-    elif found == "bfloat16" and not unit:
-        remedy = "leave out --compute_dtype=bfloat16; bench --sections=limit measures both"
-        yield Result("warning", "dtype", "bfloat16, which may be slower than float32 on this processor", remedy)
-    elif found == "float32" and unit and config.network != "mlp":
-        yield Result("ok", "dtype", f"float32; this processor has {unit}, which --compute_dtype=bfloat16 uses")
-    else:
-        yield Result("ok", "dtype", found)
-
-
-def _bfloat16_unit(cpu: Mapping[str, str]) -> str:
-    """The instructions by which bfloat16 was seen to pay; "" where there are none."""
-    flags = cpu.get("flags", "").split()
-    if "amx_bf16" in flags:
-        return "amx_bf16"
-    # On Intel's without AMX it is slower than float32, by 1.4 on one that was measured.
-    return "avx512_bf16" if "avx512_bf16" in flags and cpu.get("vendor_id") == "AuthenticAMD" else ""
+    found = (
+        f"{cores:g} for {count(wanted, 'computing thread')} of {count(len(here.workers), 'worker')}; load {load:.1f}"
+    )
+    remedy = "fewer workers or --threads, or end what else runs (top shows it)"
+    yield Result("warning" if wanted > cores or load > 0.7 * cores else "ok", found, remedy)
 
 
 def usable_cores() -> float:
@@ -153,65 +77,52 @@ def usable_cores() -> float:
     return cores
 
 
-def check_load(load: float, cores: int) -> Iterable[Result]:
-    """Whether others use the machine already."""
-    found = f"load average {load:.1f} on {cores} cores"
-    if load > 0.7 * cores:
-        yield Result("warning", "load", found, "wait, or end what runs (top shows it)")
-    else:
-        yield Result("ok", "load", found)
-
-
 def check_files(config: Config, here: Here, limits: tuple[int, int]) -> Iterable[Result]:
     """Open files of one process. Measured: up to 18 in worker 0, and 4 for each process that it shares memory with."""
     peers = max(config.num_workers if here.num_ps else 0, config.num_ps if here.workers else 0)
     least, comfortable = 24 + 4 * peers, 64 + 8 * peers
     soft, hard = (math.inf if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    found = f"{soft:g} allowed, {comfortable} wanted"
+    status = "ok" if soft >= comfortable else "warning" if soft >= least else "failure"
     remedy = f"ulimit -n {comfortable}{'' if hard >= comfortable else ', which an administrator has to allow'}"
-    if soft < comfortable:
-        yield Result("failure" if soft < least else "warning", "open files", found, remedy)
-    else:
-        yield Result("ok", "open files", found)
+    yield Result(status, f"{soft:g} allowed, {comfortable} wanted", remedy)
 
 
-def check_processes(here: Here, limits: Mapping[str, float], cores: float) -> Iterable[Result]:
-    """Processes and threads.
+def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]:
+    """The cards, and how the workers of this machine share their memory.
 
     Args:
-      limits: how many more there may be, by what bounds them.
+      seen: how many TensorFlow sees; None where it does not work.
     """
-    wanted = math.ceil(here.num_processes * (_PROCESS_THREADS + 4 * cores))
-    source, left = min(limits.items(), key=lambda item: item[1], default=("", math.inf))
-    if left < wanted:
-        found = f"{max(0, left):g} more threads allowed by {source}, about {wanted} wanted"
-        yield Result("warning", "processes", found, f"raise {source}, or fewer workers here")
-    else:
-        yield Result("ok", "processes", f"{here.num_processes}, with about {wanted} threads, are allowed")
+    try:
+        cards = [] if config.gpus == "none" else nvidia_cards()
+        visible = devices.visible_gpus(os.environ) if cards else []
+        chosen = [devices.gpu_of_worker(config.gpus, worker, visible) for worker in here.workers]
+    except (UserError, OSError, subprocess.SubprocessError) as error:
+        said = " ".join((getattr(error, "stdout", None) or str(error)).split())[:200]
+        status = "warning" if config.gpus == "auto" else "failure"
+        yield Result(status, said, "see nvidia-smi and CUDA_VISIBLE_DEVICES, mend the driver, or give --gpus=none")
+        return
+    if not visible:
+        yield Result("ok", "none used: workers compute on the CPU")
+    elif seen is not None and seen < len(visible):
+        remedy = "pip install -c requirements.lock -e '.[gpu]'; then --verbose shows what TensorFlow misses"
+        yield Result("warning", f"TensorFlow sees {seen} of {len(visible)}", remedy)
+    for name, sharers in Counter(card for card in chosen if card is not None).items():
+        row = next((row for row in cards if name == row[0] or row[1].startswith(name)), [name, "", "", "", ""])
+        total, free = (float(cell) * 2**20 / 1e9 if cell.isdecimal() else math.inf for cell in row[3:])
+        share = config.gpu_memory_fraction or (0.0 if config.gpu_memory_growth else 1.0)  # of all, for each worker
+        found = f"{name}: {row[2]}, {free:.1f} of {total:.1f} GB free, {count(sharers, 'worker')}, "
+        found += f"{share:g} of it each" if share else "memory as needed"
+        fits, is_free = share * sharers <= 1 + 1e-9, not share or share * sharers * total <= free
+        remedy = f"--gpu_memory_fraction={math.floor(100 / sharers) / 100:g} or less, or end what holds its memory"
+        yield Result("ok" if fits and is_free else "warning" if fits else "failure", found, remedy)
 
 
-def process_limits() -> dict[str, float]:
-    """How many more processes and threads this user and this control group may have, by what says so."""
-    import psutil
-
-    limits: dict[str, float] = {}
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and os.getuid():  # root is exempt
-        used = 0
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                used += process.num_threads() if process.uids().real == os.getuid() else 0
-        limits["ulimit -u"] = soft - used
-    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
-        maximum, current = (int((_CGROUP / name).read_text()) for name in ("pids.max", "pids.current"))
-        limits["the container's limit of processes"] = maximum - current
-    return limits
-
-
-def check_clock(now: float) -> Iterable[Result]:
-    """Whether the clock is obviously wrong: times in metrics, names of run directories and certificates rest on it."""
-    date = time.strftime("%Y-%m-%d", time.gmtime(now))
-    if date < "2025-01-01":
-        yield Result("warning", "clock", f"says {date}", "set it: timedatectl set-ntp true")
-    else:
-        yield Result("ok", "clock", date)
+def nvidia_cards() -> list[list[str]]:
+    """Index, uuid, name, total and free MiB of each GPU; none without nvidia-smi, an error where that fails."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == 5]

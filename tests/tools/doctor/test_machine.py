@@ -1,86 +1,56 @@
-"""The machine, with memory, disk, cores, limits and times made up."""
+"""The machine, with memory, disk, cores, limits and a nvidia-smi made up."""
 
 import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from doctor_helpers import CARTPOLE, HERE, only
+from doctor_helpers import CARTPOLE, HERE, PPO, only
 
-from async_dqn.run import build, preflight
-from async_dqn.settings.config import Config, make_config
+from async_dqn.agents.table import make_config
+from async_dqn.run.directory import RunDirectory
+from async_dqn.settings.config import Config
+from async_dqn.system import memory
 from async_dqn.tools.doctor import machine
-from async_dqn.tools.doctor.hosts import Here
+from async_dqn.tools.doctor.cluster import Here
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return build.make_problem(CARTPOLE)
+def dqn(**settings):
+    return make_config("dqn", "cartpole", {"env": "CartPole-v1"} | settings)
 
 
 @pytest.mark.parametrize(
-    ("available", "status"), [(0.0001e9, "failure"), (1e9, "warning"), (4e9, "ok")], ids=["none", "some", "enough"]
+    ("config", "available", "status"),
+    [
+        (CARTPOLE, 0.0001, "failure"),
+        (CARTPOLE, 1, "warning"),  # 4 processes want 0.7 each
+        (CARTPOLE, 4, "ok"),
+        (dqn(replay_capacity=10**12), 4, "failure"),
+        (dqn(env="no-such-v0"), 4, "ok"),
+        (PPO, 0.0001, "warning"),  # it has no replay
+        (PPO, 4, "ok"),
+    ],
 )
-def test_memory_for_replay_and_processes(problem, available, status, monkeypatch):
-    monkeypatch.setattr(preflight, "available_bytes", lambda: int(available))
-    result = only(machine.check_memory(CARTPOLE, HERE, problem))
+def test_memory_for_replay_and_processes(config, available, status, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(available * 1e9))
+    result = only(machine.check_memory(config, HERE))
     assert result.status == status
-    if status != "failure":
-        assert "with 4 processes about 2.8 GB" in result.found  # 4 * 0.7
-
-
-def test_a_replay_that_is_too_big_is_told_with_what_would_fit(problem):
-    config = make_config("cartpole", {"env": "CartPole-v1", "replay_capacity": 10**13})
-    result = only(machine.check_memory(config, HERE, problem))
-    assert result.status == "failure"
-    assert "--replay_capacity=10000000000000 needs" in result.found
-    assert "would fit" in result.found
-
-
-def test_memory_is_not_guessed_without_a_network():
-    assert only(machine.check_memory(CARTPOLE, HERE, None)).status == "warning"
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "slots"), [("adam", 2), ("rmsprop", 2), ("centered_rmsprop", 3)], ids=lambda value: str(value)
-)
-def test_checkpoints_are_counted_with_targets_and_slots(problem, optimizer, slots):
-    config = make_config("cartpole", {"env": "CartPole-v1", "optimizer": optimizer, "keep_checkpoints": 5})
-    size = problem.layout.num_parameters
-    assert machine.checkpoint_gigabytes(config, problem) == pytest.approx(
-        (5 + 1) * (2 + slots) * 4 * size / 1e9, rel=1e-3
+    assert ("--replay_capacity" in result.remedy) == (
+        config is CARTPOLE or config.env != "no-such-v0" and config != PPO
     )
 
 
-def disk(path, problem=None, *, config=CARTPOLE, resume=False):
-    return only(machine.check_disk(config, path, HERE, problem, resume=resume))
+def disk(path, config=CARTPOLE, resume=False):
+    return only(machine.check_disk(config, RunDirectory(path), HERE, resume=resume))
 
 
-def test_a_folder_that_does_not_exist_is_looked_for_above_and_not_made(tmp_path, problem):
-    path = tmp_path / "a/b/c"
-    assert disk(path, problem).status == "ok"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_in_the_way_is_a_failure(tmp_path):
+def test_a_run_directory_that_cannot_be_is_a_failure_and_none_is_made(tmp_path):
     (tmp_path / "file").touch()
+    assert disk(tmp_path / "a/b/c").status == "ok"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert disk(tmp_path / "file/run").status == disk(tmp_path / "file").status == "failure"
-
-
-def test_a_folder_that_cannot_be_written_to_is_a_failure():
-    assert disk(Path("/proc/run")).status == "failure"  # nobody can, root included
-
-
-def test_a_disk_that_does_not_flush_is_a_failure(tmp_path, monkeypatch):
-    def fail(descriptor):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    result = disk(tmp_path)
-    assert (result.status, "Invalid argument" in result.found) == ("failure", True)
 
 
 @pytest.mark.parametrize(("holds_run", "resume", "status"), [(1, 0, "failure"), (1, 1, "ok"), (0, 1, "failure")])
@@ -91,24 +61,27 @@ def test_a_run_is_neither_overwritten_nor_resumed_from_nothing(holds_run, resume
 
 
 @pytest.mark.parametrize(
-    ("free", "checkpoint_replay", "status"),
-    [(0.0, True, "failure"), (0.001, True, "warning"), (0.001, False, "ok"), (1.0, True, "ok")],
+    ("free", "config", "status"),
+    [
+        (0.1, CARTPOLE, "warning"),
+        (1.2, CARTPOLE, "warning"),  # 0.5 for replay
+        (1.2, dqn(checkpoint_replay=False), "ok"),
+        (1.2, PPO, "ok"),
+        (1.6, CARTPOLE, "ok"),
+    ],
 )
-def test_free_space_is_held_against_checkpoints_and_replay(
-    tmp_path, problem, free, checkpoint_replay, status, monkeypatch
-):
-    config = make_config("cartpole", {"env": "CartPole-v1", "checkpoint_replay": checkpoint_replay})
-    monkeypatch.setattr(machine, "checkpoint_gigabytes", lambda config, problem: 0.0005)
-    monkeypatch.setattr(machine, "replay_gigabytes", lambda config, here, problem: 0.5)
+def test_free_space_is_held_against_checkpoints_and_replay(tmp_path, free, config, status, monkeypatch):
+    monkeypatch.setattr(machine, "replay_gigabytes", lambda config, here: 0.5)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1e9))
-    assert disk(tmp_path, problem, config=config).status == status
+    assert disk(tmp_path / "run", config).status == status
 
 
 @pytest.mark.parametrize(
-    ("threads", "cores", "status"), [(0, 2, "ok"), (0, 1.5, "warning"), (2, 4, "ok"), (2, 3, "warning")]
+    ("threads", "cores", "load", "status"),
+    [(0, 2, 0, "ok"), (0, 1.5, 0, "warning"), (2, 4, 0, "ok"), (2, 3, 0, "warning"), (0, 2, 1.5, "warning")],
 )
-def test_cores(threads, cores, status):
-    assert only(machine.check_cores(Config(threads=threads), HERE, cores)).status == status
+def test_cores(threads, cores, load, status):
+    assert only(machine.check_cores(Config(threads=threads), HERE, cores, load)).status == status
 
 
 def test_cores_of_a_control_group_count(tmp_path, monkeypatch):
@@ -118,11 +91,6 @@ def test_cores_of_a_control_group_count(tmp_path, monkeypatch):
     for text, cores in [("max 100000", 8), ("150000 100000", 1.5), ("900000 100000", 8)]:
         (tmp_path / "cpu.max").write_text(f"{text}\n")
         assert machine.usable_cores() == cores
-
-
-@pytest.mark.parametrize(("load", "status"), [(0.5, "ok"), (1.4, "ok"), (1.5, "warning")])
-def test_load(load, status):
-    assert only(machine.check_load(load, 2)).status == status
 
 
 @pytest.mark.parametrize(
@@ -135,76 +103,95 @@ def test_load(load, status):
     ],
 )
 def test_open_files_of_a_ps(workers, limits, status):
-    config = Config(num_workers=workers)
-    result = only(machine.check_files(config, Here(1, (0,), 2), limits))
+    result = only(machine.check_files(Config(num_workers=workers), Here(1, (0,), 2), limits))
     assert result.status == status
-    assert result.remedy.startswith(f"ulimit -n {64 + 8 * workers}" if status != "ok" else "")
-    assert ("administrator" in result.remedy) == (limits == (1024, 1024))
+    assert f"ulimit -n {64 + 8 * workers}" in result.remedy
 
 
 def test_a_low_limit_is_seen_by_a_process_that_has_it():
     program = (
         "import resource; from async_dqn.settings.config import Config;"
-        "from async_dqn.tools.doctor import hosts, machine;"
+        "from async_dqn.tools.doctor import cluster, machine;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (18, 18));"
         "limits = resource.getrlimit(resource.RLIMIT_NOFILE);"
-        "print(next(iter(machine.check_files(Config(), hosts.Here(1, (0, 1), 4), limits))).status)"
+        "print(next(iter(machine.check_files(Config(), cluster.Here(1, (0, 1), 4), limits))).status)"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert output.stdout == "failure\n"
 
 
-@pytest.mark.parametrize(
-    ("limits", "status"), [({}, "ok"), ({"a": 1000}, "ok"), ({"a": 1000, "b": 100}, "warning"), ({"a": -5}, "warning")]
-)
-def test_processes_and_threads(limits, status):
-    result = only(machine.check_processes(HERE, limits, cores=2))
-    assert result.status == status
-    assert f"about {4 * (100 + 4 * 2)}" in result.found
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """Puts a nvidia-smi of two cards with 80 and 40 GiB, half of it free, on an otherwise empty PATH."""
+
+    def install(script):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    install(
+        'case "$1" in\n'
+        "  *=index) echo 0; echo 1 ;;\n"
+        '  *) echo "0, GPU-aa, NVIDIA H1, 81920, 40960"; echo "1, GPU-bb, NVIDIA A1, 40960, 20480" ;;\n'
+        "esac"
+    )
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return install
 
 
-def test_the_limits_of_user_and_control_group_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # somebody who runs nothing
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (500, 600))
-    assert machine.process_limits() == {"ulimit -u": 500}
-    (tmp_path / "pids.max").write_text("300\n")
-    (tmp_path / "pids.current").write_text("100\n")
-    assert sorted(machine.process_limits().values()) == [300 - 100, 500]
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    (tmp_path / "pids.max").write_text("max\n")
-    assert machine.process_limits() == {}
-
-
-@pytest.mark.parametrize(("now", "status"), [(0, "warning"), (1735689599, "warning"), (1735689600, "ok")])
-def test_a_clock_before_2025_is_wrong(now, status):
-    assert only(machine.check_clock(now)).status == status
+def gpus(seen=2, num_workers=2, **settings):
+    config = Config(num_workers=num_workers, **settings)
+    return list(machine.check_gpus(config, Here(1, tuple(range(num_workers)), 0), seen))
 
 
 @pytest.mark.parametrize(
-    ("settings", "flags", "num_gpus", "status", "words"),
+    ("settings", "expected"),
     [
-        ({}, "avx2 amx_bf16", 0, "ok", "--compute_dtype=bfloat16"),
-        ({}, "avx2 amx_bf16", None, "ok", "--compute_dtype=bfloat16"),
-        ({}, "avx2 avx512_bf16", 0, "ok", "float32"),
-        ({}, "AMD avx512_bf16", 0, "ok", "--compute_dtype=bfloat16"),
-        ({}, "AMD avx2", 0, "ok", "float32"),
-        ({}, "avx2 amx_bf16", 2, "ok", "float32"),
-        ({"gpus": "none"}, "avx2 amx_bf16", 2, "ok", "--compute_dtype=bfloat16"),
-        ({"compute_dtype": "bfloat16"}, "avx2 amx_bf16", 0, "ok", "bfloat16"),
-        ({"compute_dtype": "bfloat16"}, "avx2 avx512_bf16", 0, "warning", "slower"),
-        ({"compute_dtype": "bfloat16"}, "AMD avx512_bf16", 0, "ok", "bfloat16"),
-        ({"compute_dtype": "bfloat16"}, "", 0, "warning", "slower"),
-        ({"compute_dtype": "bfloat16"}, "", 1, "ok", "bfloat16"),
+        ({"num_workers": 1}, [("ok", "H1")]),
+        ({"num_workers": 3}, [("ok", "2 workers"), ("ok", "1 worker")]),
+        ({"gpus": "1"}, [("ok", "NVIDIA A1, 21.5 of 42.9 GB free, 2 workers")]),
+        ({"gpus": "none"}, [("ok", "CPU")]),
+        ({"gpus": "2"}, [("failure", "--gpus=2: this host has 2 GPUs")]),
+        ({"gpus": "0", "gpu_memory_growth": False}, [("failure", "1 of it each")]),
+        ({"gpus": "0", "gpu_memory_fraction": 0.4, "num_workers": 3}, [("failure", "0.4 of it each")]),
+        ({"gpus": "0", "gpu_memory_fraction": 0.25}, [("ok", "0.25 of it each")]),
+        ({"gpus": "0", "gpu_memory_fraction": 0.5}, [("warning", "0.5 of it each")]),  # half of the card is taken
     ],
 )
-def test_a_type_is_judged_by_what_the_processor_has(settings, flags, num_gpus, status, words):
-    cpu = {"flags": flags, "vendor_id": "AuthenticAMD" if "AMD" in flags else "GenuineIntel"}
-    result = only(machine.check_dtype(make_config("pong-fast", {"env": "pong"} | settings), cpu, num_gpus))
-    assert result.status == status
-    assert words in result.found
-    assert ("--compute_dtype" in result.found) is (words.startswith("--"))
+def test_workers_share_cards(nvidia_smi, settings, expected):
+    results = gpus(**settings)
+    assert [result.status for result in results] == [status for status, _ in expected]
+    assert all(text in result.found for result, (_, text) in zip(results, expected, strict=True))
 
 
-def test_a_small_network_gains_nothing_by_another_type():
-    assert only(machine.check_dtype(CARTPOLE, {"flags": "amx_bf16"}, 0)).found == "float32"
+def test_a_share_that_fits_is_proposed(nvidia_smi):
+    assert "--gpu_memory_fraction=0.33 " in only(gpus(num_workers=3, gpus="0", gpu_memory_fraction=0.4)).remedy
+
+
+def test_a_card_that_does_not_say_its_memory_is_no_obstacle(nvidia_smi):
+    nvidia_smi('echo "0, GPU-aa, NVIDIA GB10, [N/A], [N/A]"')
+    assert gpus(seen=1, gpus="0", gpu_memory_fraction=0.3)[0].status == "ok"
+
+
+def test_cards_that_tensorflow_does_not_see_are_told(nvidia_smi, monkeypatch):
+    first, *_ = gpus(seen=0)
+    assert (first.status, "0 of 2" in first.found) == ("warning", True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
+    assert "NVIDIA A1" in only(gpus(seen=1)).found
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert only(gpus(seen=0)).status == "ok"
+
+
+@pytest.mark.parametrize(("setting", "status"), [("auto", "warning"), ("0", "failure")])
+def test_a_broken_driver_is_told_in_its_own_words(nvidia_smi, setting, status):
+    nvidia_smi('echo "NVIDIA-SMI has failed"; exit 9')
+    result = only(gpus(seen=0, gpus=setting))
+    assert result.status == status and "NVIDIA-SMI has failed" in result.found
+
+
+@pytest.mark.parametrize(("setting", "status"), [("auto", "ok"), ("0", "failure")])
+def test_no_gpu_is_all_right_unless_one_is_asked_for(monkeypatch, tmp_path, setting, status):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert only(gpus(seen=0, gpus=setting)).status == status

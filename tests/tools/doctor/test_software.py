@@ -12,38 +12,13 @@ from async_dqn.tools.doctor import software
 
 
 @pytest.mark.parametrize(
-    ("version", "status"), [((3, 9), "failure"), ((3, 10), "ok"), ((3, 13), "ok"), ((3, 14), "warning")]
-)
-def test_python_is_held_against_its_range(version, status):
-    assert only(software.check_python(version)).status == status
-
-
-def test_the_oldest_python_is_that_of_the_package():
-    assert importlib.metadata.metadata("async-dqn")["Requires-Python"] == ">=3.10"
-
-
-LOCK = """\
-# comment==1
-absl-py==2.5.1
-numpy==2.2.6 ; python_version < "3.11"
-numpy==2.4.6 ; python_version >= "3.11" and python_version < "3.12"
-numpy==2.5.5 ; python_version >= "3.12"
-"""
-
-
-@pytest.mark.parametrize(("python", "numpy"), [((3, 10), "2.2.6"), ((3, 11), "2.4.6"), ((3, 13), "2.5.5")])
-def test_the_lock_is_read_for_one_python(python, numpy):
-    assert software._read_lock(LOCK, python) == {"absl-py": "2.5.1", "numpy": numpy}
-
-
-@pytest.mark.parametrize(
     ("installed", "locked", "status", "text"),
     [
-        ("2.5", "2.5", "ok", "1 as in requirements.lock"),
-        ("2.10", "2.5", "warning", "thing is 2.10, 2.5 is tested"),
-        ("1.9", "2.5", "failure", "thing is 1.9, at least 2.1 is needed"),
+        ("2.5", "2.5", "ok", "as needed"),
+        ("2.10", "2.5", "warning", "thing is 2.10, ==2.5 is tested"),
+        ("1.9", "2.5", "failure", "thing is 1.9, >=2.1 is needed"),
         (None, "2.5", "failure", "thing is missing"),
-        ("2.10", None, "ok", "1 new enough"),
+        ("2.10rc1", None, "ok", "as needed"),
     ],
 )
 def test_packages_are_held_against_setup_and_lock(installed, locked, status, text, tmp_path, monkeypatch):
@@ -55,16 +30,18 @@ def test_packages_are_held_against_setup_and_lock(installed, locked, status, tex
     monkeypatch.setattr(importlib.metadata, "version", version)
     lock = tmp_path / "requirements.lock"
     if locked:
-        lock.write_text(f"thing=={locked}\n")
+        lines = [f'thing=={locked} ; python_version >= "3.1"', 'thing==9 ; python_version < "3.1"']
+        lock.write_text("# comment==1\n" + "\n".join(lines) + "\n")
     result = only(software.check_packages(["thing>=2.1", 'other>=9; extra == "gpu"', 'ruff; extra == "dev"'], lock))
-    assert (result.status, result.found) == (status, text)
-    assert bool(result.remedy) == (status != "ok")
+    assert result.status == status and text in result.found
 
 
-def test_a_checkout_that_is_not_installed_is_told(monkeypatch):
+def test_a_python_that_is_not_tested_and_a_checkout_that_is_not_installed_are_told(monkeypatch, tmp_path):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert only(software.check_packages([], tmp_path / "none")).status == "warning"
     monkeypatch.setattr(importlib.metadata, "requires", missing)
     assert only(software.check_packages()).status == "warning"
 
@@ -72,17 +49,15 @@ def test_a_checkout_that_is_not_installed_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("program", "status", "text"),
     [
-        ('print(\'{"version": "2.0", "gpus": 3, "sum": 512.0}\')', "ok", "2.0 imports and computes"),
-        ('print(\'{"version": "2.0", "gpus": 3, "sum": 511.0}\')', "failure", "sums to 511.0"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "failure", "illegal instruction"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "failure", "killed by SIGKILL: no output"),
+        ('print(\'{"version": "2.0", "gpus": 3}\')', "ok", "2.0"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "failure", "instruction"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "failure", "no output"),
         ("raise ImportError('no such library')", "failure", "exit code 1: ImportError: no such library"),
     ],
 )
 def test_tensorflow_is_tried_in_a_process_of_its_own(program, status, text):
     result, gpus = software.probe_tensorflow(True, time.monotonic() + IN_TIME, program)
-    assert result.status == status
-    assert text in result.found
+    assert result.status == status and text in result.found
     assert gpus == (3 if status == "ok" else None)
 
 
@@ -94,27 +69,25 @@ def test_a_tensorflow_that_hangs_is_given_up():
 
 
 def test_the_probe_hides_gpus_that_are_not_wanted():
-    program = "import json, os; n = int(os.environ['CUDA_VISIBLE_DEVICES']);" + (
-        "print(json.dumps({'version': '', 'gpus': n, 'sum': 512}))"
-    )
+    program = "import json, os; print(json.dumps({'version': '', 'gpus': int(os.environ['CUDA_VISIBLE_DEVICES'])}))"
     assert software.probe_tensorflow(False, time.monotonic() + IN_TIME, program)[1] == -1
 
 
 @pytest.mark.parametrize(
-    ("env", "status", "text"),
+    ("settings", "status", "text"),
     [
-        ("pong", "ok", "ALE/Pong-v5, protocol classic, 6 actions, observations 84x84"),
-        ("CartPole-v1", "ok", "CartPole-v1, 2 actions, observations 4"),
-        ("pongo", "failure", "--env=pongo is unknown"),
+        ({"env": "pong"}, "ok", "ALE/Pong-v5, protocol classic, 6 actions, observations 84x84"),
+        ({"env": "CartPole-v1"}, "ok", "CartPole-v1, 2 actions, observations 4"),
+        ({"env": "pongo"}, "failure", "--env=pongo is unknown"),
+        ({"env": "pong", "network": "mlp"}, "failure", "--network=mlp"),
     ],
 )
-def test_environment(env, status, text):
-    result = only(software.check_environment(Config(env=env)))
-    assert result.status == status
-    assert text in result.found
+def test_environment(settings, status, text):
+    result = only(software.check_environment(Config(**settings)))
+    assert result.status == status and text in result.found
 
 
 def test_an_emulator_that_is_missing_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "async_dqn.envs.registry", None)
-    monkeypatch.delattr("async_dqn.envs.registry", raising=False)
+    monkeypatch.setitem(sys.modules, "async_dqn.run.preflight", None)
+    monkeypatch.delattr("async_dqn.run.preflight", raising=False)
     assert only(software.check_environment(CARTPOLE)).status == "failure"

@@ -11,23 +11,18 @@ import pytest
 from cluster_helpers import processes_naming, wait_until
 from report_helpers import write_run
 
-from async_dqn import __main__ as command_line
+from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
+from async_dqn.cli import main as command_line
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import make_config
 from async_dqn.system import signals
-from async_dqn.tools.report import compare, experiment
-from async_dqn.tools.report.compare import Comparison
-from async_dqn.tools.report.runs import read_stalenesses
+from async_dqn.tools.report import compare
+from async_dqn.tools.report.compare import Comparison, begin, check_counts
+from async_dqn.tools.report.runs import read_run, read_stalenesses
 
-TINY = [
-    "--env=CartPole-v1",
-    "--total_steps=3000",
-    "--seeds=1",
-    "--games=2",
-    "--checkpoint_period=1",
-]
+CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": 3, "num_ps": 2})
+CALL = {"command": "compare", "date": "then"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,136 +43,252 @@ def call(*arguments):
     return command_line.main(["compare", *map(str, arguments)])
 
 
+def comparison(folder, config=CONFIG, counts=(2, 1), seeds=1, games=1):
+    return Comparison(config, folder, worker_counts=counts, num_seeds=seeds, games=games)
+
+
 def test_the_command_line_says_what_is_compared(asked, tmp_path):
     assert call("--env=CartPole-v1", "--seeds=3", "--worker_counts=1,2", "--seed=5", f"--logdir={tmp_path}") == 0
-    (comparison,) = asked
-    trials = comparison.trials()
-    assert [trial.name for trial in trials] == ["standard", "async-1", "async-2"] * 3
-    assert [trial.config.seed for trial in trials[::3]] == [5, 6, 7]
-    assert (comparison.games, comparison.folder) == (30, tmp_path)
-
-
-def test_quick_is_cartpole_to_a_goal(asked, tmp_path):
-    assert call("--quick", f"--logdir={tmp_path}") == 0
-    config = asked[0].config
-    assert (config.env, config.total_steps, config.stop_at_return, config.batch_size) == (
-        "CartPole-v1",
-        60_000,
-        195,
-        64,
-    )
-
-
-def test_by_default_it_is_pong_to_18_with_two_seeds(asked):
-    assert call() == 0
-    (comparison,) = asked
-    assert (comparison.config.env, comparison.config.stop_at_return) == ("pong", 18.0)
-    assert [trial.title for trial in comparison.trials()] == [
-        "standard, seed 0", "async-2, seed 0", "standard, seed 1", "async-2, seed 1"
+    assert [trial.name for trial in asked[0].trials()[:4]] == [
+        "baseline-seed-5", "async-1-seed-5", "async-2-seed-5", "baseline-seed-6"
     ]  # fmt: skip
+    assert len(asked[0].trials()) == 9
+    assert (asked[0].games, asked[0].folder) == (30, tmp_path)
+    assert call("--agent=ppo", "--env=CartPole-v1", f"--logdir={tmp_path}") == 0
+    assert {trial.config.agent for trial in asked[1].trials()} == {"ppo"}
+
+
+def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
+    assert call("--quick", f"--logdir={tmp_path}") == 0
+    assert call() == 0
+    goals = [(one.config.env, one.config.total_steps, one.config.stop_at_return) for one in asked]
+    assert goals[0] == ("CartPole-v1", 60_000, 195)
+    assert (goals[1][0], goals[1][2]) == ("pong", 18.0)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "words"),
     [
         (["--seeds=0"], "--seeds=0: must be 1 to 100"),
         (["--games=0"], "--games=0: must be 1 to 10000"),
         (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
-        (["--num_workers=4"], "--num_workers=4: compare takes --worker_counts, such as 2 or 1,2,4"),
-        (["--quick", "--env=pong"], "--quick: is on CartPole-v1; leave it or --env=pong out"),
+        (["--num_workers=4"], "--num_workers=4: compare takes --worker_counts"),
+        (["--quick", "--env=pong"], "--quick: is on CartPole-v1"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
         (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),
-        (["--resume", "--logdir=x"], "--resume: leave it out; the same command with its --logdir=FOLDER goes on"),
+        (["--resume", "--logdir=x"], "--resume: leave it out"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, line):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, arguments, words):
     assert call(*arguments) == 2
     out, err = capsys.readouterr()
-    assert err.startswith(f"async-dqn: {line}") and err.count("\n") == 1
+    assert err.startswith(f"async-dqn: {words}") and err.count("\n") == 1
     assert out == ""
 
 
-def test_a_comparison_says_itself_what_is_wrong_with_it(tmp_path):
-    with pytest.raises(UserError, match="--seeds=101"):
-        Comparison(None, tmp_path, worker_counts=(2,), num_seeds=101, games=1)
+def test_worker_counts_are_a_comma_list():
+    assert [check_counts(text) for text in ("2", "1,2, 4", "2,2")] == [(2,), (1, 2, 4), (2,)]
+    for text in ("", "0", "x", "1,,2", "-1", "513", "1.5"):
+        with pytest.raises(UserError, match=f"--worker_counts={text}: must be numbers of workers"):
+            check_counts(text)
 
 
-@pytest.mark.parametrize(("reason", "code"), [("solved", 0), ("failed: NaN", 1)])
-def test_what_failed_in_an_earlier_call_is_still_told(monkeypatch, tmp_path, capsys, reason, code):
-    monkeypatch.setattr(experiment, "evaluate", lambda trial, games, say, should_stop: 0)
-    config = make_config("cartpole", {"env": "CartPole-v1", "num_workers": 1})
-    folder = tmp_path / "compare"
-    comparison = Comparison(config, folder, worker_counts=(1,), num_seeds=1, games=1)
-    experiment.begin(folder, config, {})
-    for trial in comparison.trials():
-        job = {"baseline": "baseline", "local": "worker"}[trial.job]
-        write_run(trial.path, [1.0, 2.0], command=job, exit_reason=reason)
-    assert compare.run_compare(comparison, threading.Event(), Progress()) == code
-    text = (folder / "report.md").read_text()
-    assert f"| async-1, seed 0 | {reason.partition(':')[0]} |" in text
-    told = f"async-1, seed 0 failed: NaN; to train it anew, remove {folder / 'runs' / 'async-1-seed-0'}\n"
-    assert (told in capsys.readouterr().out) == bool(code)
+def test_trials_differ_in_seed_and_processes_alone(tmp_path):
+    trials = comparison(tmp_path, seeds=2).trials()
+    assert [(trial.job, trial.config.num_ps, trial.config.num_workers, trial.config.seed) for trial in trials] == [
+        ("baseline", 1, 1, 3), ("local", 2, 2, 3), ("local", 2, 1, 3),
+        ("baseline", 1, 1, 4), ("local", 2, 2, 4), ("local", 2, 1, 4),
+    ]  # fmt: skip
+    own = {"seed", "num_ps", "num_workers"}
+    shared = {tuple(item for item in trial.config.to_dict().items() if item[0] not in own) for trial in trials}
+    assert len(shared) == 1
 
 
-def test_two_commands_do_not_train_in_one_comparison(monkeypatch, tmp_path):
-    monkeypatch.setattr(experiment, "run_all", lambda *arguments, **options: pytest.fail("it trains"))
-    config = make_config("cartpole", {"env": "CartPole-v1"})
-    comparison = Comparison(config, tmp_path / "c", worker_counts=(1,), num_seeds=1, games=1)
-    experiment.begin(comparison.folder, config, {})
-    with RunDirectory(comparison.folder).claimed(), pytest.raises(UserError, match="in use"):
-        compare.run_compare(comparison, threading.Event(), Progress())
+def test_a_comparison_is_begun_and_gone_on_with(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    folder.mkdir(parents=True)
+    (folder / ".compare.json.123.tmp").touch()  # of a call that was killed
+    assert begin(folder, CONFIG, CALL) == [CALL]
+    assert begin(folder, CONFIG, CALL | {"date": "now"}) == [CALL]
+    more_seeds = make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": 9, "num_workers": 1, "num_ps": 2})
+    second = {"command": "compare --seeds=9", "date": "later"}
+    assert begin(folder, more_seeds, second) == [CALL, second]
+    assert begin(folder, CONFIG, None) == [CALL, second]
 
 
-def test_a_report_that_cannot_be_made_ends_no_comparison(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(experiment, "evaluate", lambda trial, games, say, should_stop: 0)
-    monkeypatch.setattr(compare.findings, "sections", lambda *arguments, **options: 1 // 0)
-    comparison = Comparison(
-        make_config("cartpole", {"env": "CartPole-v1"}), tmp_path / "c", worker_counts=(1,), num_seeds=1, games=1
-    )
-    experiment.begin(comparison.folder, comparison.config, {})
-    for trial in comparison.trials():
-        write_run(trial.path, [1.0], exit_reason="solved")
-    assert compare.run_compare(comparison, threading.Event(), Progress()) == 0
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match=r"holds something else \(no compare.json\)"):
+        begin(tmp_path, CONFIG, CALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_other_settings_are_refused_by_name(tmp_path):
+    begin(tmp_path / "a", CONFIG, CALL)
+    file = tmp_path / "a" / "compare.json"
+    known = json.loads(file.read_text())
+    del known["settings"]["dueling"]  # an earlier version did not have it, and so its default
+    file.write_text(json.dumps(known))
+    begin(tmp_path / "a", CONFIG, CALL)
+    for changed in ({"batch_size": 7}, {"num_ps": 1}, {"dueling": True}):
+        ((name, value),) = changed.items()
+        other = make_config("dqn", "cartpole", {"env": "CartPole-v1", "num_ps": 2} | changed)
+        with pytest.raises(UserError, match=f"holds a comparison with --{name}=.*, not {value}"):
+            begin(tmp_path / "a", other, CALL)
+    with pytest.raises(UserError, match="holds a comparison with --agent=dqn, not ppo"):
+        begin(tmp_path / "a", make_config("ppo", "cartpole", {"env": "CartPole-v1"}), CALL)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"settings": 3, "calls": []}', b'{"calls": [3]}', b"\xff"])
+def test_a_file_that_says_nothing_is_refused(tmp_path, content):
+    begin(tmp_path / "a", CONFIG, CALL)
+    (tmp_path / "a" / "compare.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"compare.json cannot be read; give another --logdir"):
+        begin(tmp_path / "a", CONFIG, CALL)
+
+
+def end(trial, reason, played=None):
+    """A run as training leaves it; `played`: greedy games, and the steps of the checkpoint that played them."""
+    job = {"baseline": "baseline", "local": "worker"}[trial.job]
+    if not trial.run.path.exists():
+        own = {name: getattr(trial.config, name) for name in ("seed", "num_ps", "num_workers")}
+        write_run(trial.run.path, [1.0, 2.0], command=job, exit_reason=reason, summary={"env_steps": 70}, **own)
+    if played:
+        evaluation = {"games": played[0], "checkpoint_env_steps": played[1], "mean": 1.0}
+        (trial.run.path / "evaluation.json").write_text(json.dumps(evaluation))
+
+
+@pytest.mark.parametrize(
+    ("reason", "played", "is_over", "is_done"),
+    [
+        ("finished", None, True, False),
+        ("solved", (5, 70), True, True),
+        ("solved", (4, 70), True, False),
+        ("solved", (5, 60), True, False),  # of what it had learned before it went on
+        ("failed: NaN", None, True, True),
+        ("interrupted", (5, 70), False, False),
+        ("running", None, False, False),
+        (None, None, False, False),
+    ],
+)
+def test_a_trial_is_done_once_it_has_ended_and_played(tmp_path, reason, played, is_over, is_done):
+    trial = comparison(tmp_path).trials()[0]
+    assert not trial.is_over
+    end(trial, reason, played)
+    assert (trial.is_over, trial.is_done(5)) == (is_over, is_done)
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    """Stands in for the processes of trials: the commands that were run, by what ends how."""
+
+    class Runner:
+        def __init__(self):
+            self.done, self.codes = [], {}
+
+        def execute(self, trial, job, flags, header, progress, stop, held):
+            self.done.append(f"{job} {trial.name}")
+            code = self.codes.get(trial.name, 0)
+            end(trial, {0: "finished", 1: "failed: x", 130: "interrupted"}[code])
+            if job == "evaluate":
+                end(trial, None, (1, 70))
+            progress.show(f"{header} | half-way")
+            return code
+
+    made = Runner()
+    monkeypatch.setattr(compare, "execute", made.execute)
+    return made
+
+
+def run(one):
+    return compare.run_compare(one, threading.Event(), Progress(plain_period=0.0))
+
+
+def test_what_is_done_is_not_done_again_and_time_left_is_told(runner, tmp_path, capsys):
+    one = comparison(tmp_path / "c", counts=(1, 2, 4))
+    trials = one.trials()
+    begin(one.folder, CONFIG, CALL)
+    end(trials[0], "solved")
+    end(trials[2], "solved", (1, 70))
+    assert run(one) == 0
+    assert runner.done == [
+        "evaluate baseline-seed-3", "local async-1-seed-3", "evaluate async-1-seed-3", "local async-4-seed-3",
+        "evaluate async-4-seed-3",
+    ]  # fmt: skip
+    said = capsys.readouterr().out
+    assert "4 runs, 2 of them done" in said and re.search(r"4 of 4: async-4-seed-3, about 0:0\d left", said)
+    runner.done.clear()
+    assert run(one) == 0 and runner.done == []
+
+
+def test_a_run_that_fails_is_passed_over_and_told_again(runner, tmp_path, capsys):
+    one = comparison(tmp_path / "c")
+    runner.codes = {"baseline-seed-3": 1}
+    assert run(one) == 1
+    assert runner.done[:2] == ["baseline baseline-seed-3", "local async-2-seed-3"]
+    assert run(one) == 1  # in a later call too
+    assert capsys.readouterr().out.count(f"to train it anew, remove {one.trials()[0].run.path}") == 2
+    assert "| baseline, seed 3 | failed |" in (one.folder / "report.md").read_text()
+
+
+def test_an_interruption_ends_all_and_leaves_a_report(runner, tmp_path, capsys):
+    one = comparison(tmp_path / "c")
+    runner.codes = {"async-2-seed-3": 130}
+    assert run(one) == 130
+    assert runner.done[-1] == "local async-2-seed-3"
+    assert f"--logdir={one.folder} goes on from here" in capsys.readouterr().out
+    assert "Not complete: 1 run of 3" in (one.folder / "report.md").read_text()
+
+
+def test_two_commands_do_not_train_in_one_comparison(runner, tmp_path):
+    one = comparison(tmp_path / "c")
+    begin(one.folder, CONFIG, CALL)
+    with RunDirectory(one.folder).claimed(), pytest.raises(UserError, match="in use"):
+        run(one)
+    assert runner.done == []
+
+
+def test_a_report_that_cannot_be_made_ends_no_comparison(runner, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(compare.findings, "write_report", lambda *arguments, **options: 1 // 0)
+    assert run(comparison(tmp_path / "c", counts=(1,))) == 0
     assert capsys.readouterr().out.count("could not write the report: ") == 2
 
 
-def start(folder):
-    command = [sys.executable, "-m", "async_dqn", "compare", *TINY, f"--logdir={folder}"]
+def start(folder, agent):
+    flags = ["--env=CartPole-v1", "--total_steps=3000", "--seeds=1", "--games=2", "--checkpoint_period=1"]
+    command = [sys.executable, "-m", "async_dqn", "compare", f"--agent={agent}", *flags, f"--logdir={folder}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 @pytest.mark.cluster
-def test_an_interrupted_comparison_goes_on_and_reports(tmp_path):
+@pytest.mark.parametrize("agent", ["dqn", "ppo"])
+def test_an_interrupted_comparison_goes_on_and_reports(tmp_path, agent):
     folder = tmp_path / "compare"
-    first = start(folder)
-    cluster = folder / "runs" / "async-2-seed-0"
+    first = start(folder, agent)
+    baseline, cluster = (folder / "runs" / name for name in ("baseline-seed-0", "async-2-seed-0"))
     wait_until(lambda: (cluster / "metrics.csv").exists() or first.poll() is not None, 120, "the second run trains")
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 130, said
-    assert f"interrupted; the same command with --logdir={folder} goes on from here" in said
     assert processes_naming(folder) == []
-    standard = folder / "runs" / "standard-seed-0"
-    finished = os.stat(standard / "summary.json").st_mtime_ns
+    finished = os.stat(baseline / "summary.json").st_mtime_ns
 
-    second = start(folder)
+    second = start(folder, agent)
     said, _ = second.communicate(timeout=180)
     assert second.returncode == 0, said
     assert "2 runs, 1 of them done" in said
-    assert os.stat(standard / "summary.json").st_mtime_ns == finished
-    for run in (standard, cluster):
-        summary = json.loads((run / "summary.json").read_text())
+    assert os.stat(baseline / "summary.json").st_mtime_ns == finished
+    for path in (baseline, cluster):
+        summary = json.loads((path / "summary.json").read_text())
         assert (summary["env_steps"], summary["exit_reason"]) == (3_000, "finished")
-        assert json.loads((run / "evaluation.json").read_text())["games"] == 2
-    assert sum(read_stalenesses(cluster, 2).values()) == json.loads((cluster / "summary.json").read_text())["updates"]
-    text = (folder / "report.md").read_text()
-    assert "| standard, seed 0 | finished | 3,000 |" in text and "| async-2, seed 0 | finished | 3,000 |" in text
+        assert json.loads((path / "evaluation.json").read_text())["games"] == 2
+    assert sum(read_stalenesses(read_run(cluster)).values()) == summary["updates"]
     html = (folder / "report.html").read_text()
-    assert html.count("data:image/png;base64,") == 4
+    assert html.count("data:image/png;base64,") == len(list((folder / "figures").iterdir())) == 3
     assert re.search(r"https?://", html) is None
 
     done = time.time_ns()
-    third = start(folder)  # nothing is left to do but the report
+    third = start(folder, agent)  # nothing is left to do but the report
     said, _ = third.communicate(timeout=60)
     assert third.returncode == 0, said
     assert os.stat(folder / "report.md").st_mtime_ns > done

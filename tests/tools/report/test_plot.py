@@ -1,69 +1,178 @@
 from pathlib import Path
 
+import matplotlib
+import numpy as np
 import pytest
 from PIL import Image
 from report_helpers import write_run
 
-from async_dqn import __main__ as command_line
+from async_dqn.cli import main as command_line
+from async_dqn.tools.report import plot
+from async_dqn.tools.report.runs import read_run
 
-RESULTS = Path(__file__).parents[3] / "results" / "pong"
+RUNS = Path(__file__).parents[3] / "results" / "pong" / "comparison" / "runs"
 
 
-def plot(*arguments):
+def read(tmp_path, **runs):
+    return [read_run(write_run(tmp_path / name, **({"returns": []} | options))) for name, options in runs.items()]
+
+
+def draw(runs, x="steps", window=1):
+    return plot.learning_curves(plot.group(runs), x, window=window).axes[0]
+
+
+def strong(axes):
+    """x and y of each line of full width."""
+    return [line.get_data() for line in axes.lines if line.get_linewidth() == 2]
+
+
+def test_runs_that_differ_in_their_seed_share_a_curve(tmp_path):
+    runs = read(tmp_path, a={"seed": 0}, b={"seed": 1}, c={"command": "baseline", "num_workers": 1})
+    curves = plot.group(runs)
+    assert {label: len(members) for label, members in curves.items()} == {"1 ps + 2 workers": 2, "baseline": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({"local_steps": 8}, {"local_steps": 4}, ["local_steps=8", "local_steps=4"]),
+        ({"agent": "dqn"}, {"agent": "ppo"}, ["agent=dqn", "agent=ppo"]),
+        ({"env": "CartPole-v1"}, {"env": "Acrobot-v1"}, ["env=CartPole-v1", "env=Acrobot-v1"]),
+        ({"local_steps": 8, "batch_size": 7, "discount": 0.5, "learning_rate": 0.1}, {}, ["first/run", "second/run"]),
+    ],
+)
+def test_settings_tell_curves_apart_and_folders_where_these_are_too_many(tmp_path, first, second, words):
+    labels = list(plot.group(read(tmp_path, **{"first/run": first, "second/run": second})))
+    assert len(labels) == 2
+    for label, word in zip(labels, words, strict=True):
+        assert label.startswith("1 ps + 2 workers, ") and word in label
+
+
+def test_runs_of_another_version_need_not_have_all_settings(tmp_path):
+    first, second = read(tmp_path, first={}, second={})
+    del second.settings["seed"], second.settings["discount"]
+    assert list(plot.group([first, second])) == ["1 ps + 2 workers, first", "1 ps + 2 workers, second"]
+
+
+def test_one_run_is_a_running_mean_over_all_its_games(tmp_path):
+    axes = draw(read(tmp_path, a={"returns": [1.0, 3.0, 8.0]}), window=2)
+    ((x, y),) = strong(axes)
+    np.testing.assert_allclose(x, [0.05, 0.1, 0.15])  # thousands of steps
+    np.testing.assert_allclose(y, [1, 2, 5.5])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [1, 3, 8])
+    assert axes.lines[0].get_alpha() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [
+        ([[2.0] * 20, [1.0] * 10], [(1.0, 2.0), (0.5, 1.0)]),
+        ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(0.5, 3.0)]),  # as far as all of them went
+    ],
+)
+def test_a_few_seeds_are_a_line_each_and_many_thin_lines_and_their_mean(tmp_path, returns, expected):
+    runs = read(tmp_path, **{f"seed-{seed}": {"returns": own, "seed": seed} for seed, own in enumerate(returns)})
+    axes = draw(runs)
+    np.testing.assert_allclose([(x[-1], y[-1]) for x, y in strong(axes)], expected)
+    thin = [line for line in axes.lines if line.get_linewidth() < 1]
+    assert len(thin) == (len(returns) if len(expected) == 1 else 0)
+
+
+def test_seeds_that_have_no_time_in_common_have_no_mean(tmp_path):
+    lengths = [1, 80, 80, 80, 80]
+    runs = read(
+        tmp_path,
+        **{f"s{i}": {"returns": [2.0] * 9, "seed": i, "game_length": n} for i, n in enumerate(lengths)},
+    )
+    assert [len(x) for x, _ in strong(draw(runs))] == [0]
+
+
+@pytest.mark.parametrize(
+    ("x", "games", "unit", "last"),
+    [
+        ("steps", 10, "thousands", 0.5),
+        ("steps", 80_000, "millions", 4.0),
+        ("time", 10, "seconds", 5.0),
+        ("time", 600, "minutes", 5.0),
+        ("time", 36_000, "hours", 5.0),
+    ],
+)
+def test_axes_say_what_they_show(tmp_path, x, games, unit, last):
+    axes = draw(read(tmp_path, a={"returns": [0.0] * games}), x)
+    assert unit in axes.get_xlabel()
+    assert axes.get_title(loc="left") == "dqn on CartPole-v1"
+    ((where, _),) = strong(axes)
+    assert (len(where), where[-1]) == (games, pytest.approx(last))
+    assert len(axes.lines[0].get_xdata()) <= 4_000
+
+
+def test_the_legend_says_what_is_amiss_and_times_that_nobody_knows_are_not_drawn(tmp_path):
+    path = write_run(tmp_path / "a", [1.0, 2.0], exit_reason=None)
+    (path / "metrics.csv").unlink()
+    figure = plot.learning_curves(plot.group([read_run(path)]), "time", window=7)
+    (text,) = figure.legends[0].get_texts()
+    assert "has not ended" in text.get_text() and "mean of 7 games" in text.get_text()
+    ((x, y),) = strong(figure.axes[0])
+    assert len(x) == len(y) == 0
+
+
+def test_a_goal_is_a_line(tmp_path):
+    axes = draw(read(tmp_path, a={"stop_at_return": 18.0}, b={"stop_at_return": 18.0, "seed": 1}))
+    (goal,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    assert list(goal.get_ydata()) == [18, 18]
+    assert not [line for line in draw(read(tmp_path, c={})).lines if line.get_linestyle() == "--"]
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 40])
+def test_many_curves_differ_in_their_look_and_leave_room_for_the_picture(tmp_path, number):
+    runs = read(tmp_path, **{f"run-{i}": {"returns": [1.0, 2.0], "local_steps": i + 1} for i in range(number)})
+    figure = plot.learning_curves(plot.group(runs), "steps", window=1)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.get_window_extent().height / figure.dpi > 2.5  # inches
+    assert figure.legends[0].get_window_extent().y0 >= 0
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_linewidth() == 2}
+    assert len(looks) == min(number, 28)
+
+
+def test_drawing_changes_nobody_else_s_style(tmp_path):
+    before = dict(matplotlib.rcParams)
+    draw(read(tmp_path, a={"returns": [1.0]}))
+    assert dict(matplotlib.rcParams) == before
+
+
+def call(*arguments):
     return command_line.main(["plot", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("x", ["steps", "time"])
 def test_the_runs_of_the_repository_are_drawn(capsys, tmp_path, x):
     output = tmp_path / "pictures" / "pong.png"
-    assert plot(RESULTS / "baseline", RESULTS / "local", f"--x={x}", f"--output={output}") == 0
+    assert call(*sorted(RUNS.iterdir()), f"--x={x}", f"--output={output}") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    first, second, last = out.splitlines()
-    assert first.startswith(f"{RESULTS / 'baseline'}: standard: one process, ")
-    assert second.startswith(f"{RESULTS / 'local'}: asynchronous: 1 ps + 2 workers, ")
-    assert last == f"written to {output}"
+    assert out.count("baseline") == 2 and out.count("1 ps + 2 workers") == 2
     with Image.open(output) as picture:
         assert picture.size == (1200, 720)
         assert len(picture.convert("RGB").getcolors(2**20)) > 50
 
 
-def test_a_run_named_twice_is_drawn_once(capsys, tmp_path):
-    path = write_run(tmp_path / "a", [1.0])
-    (tmp_path / "link").symlink_to(path)
-    again = [f"{path}/", path / ".." / "a", tmp_path / "link"]
-    assert plot(path, *again, f"--output={tmp_path / 'a.svg'}") == 0
-    assert capsys.readouterr().out.count(", 1 games") == 1
-
-
-def test_a_run_without_times_is_named_and_leaves_the_others_their_axis(tmp_path):
-    whole, bare = (write_run(tmp_path / name, [1.0] * 600, batch_size=size) for name, size in (("a", 32), ("b", 16)))
-    (bare / "metrics.csv").unlink()
-    drawn = tmp_path / "drawn.svg"
-    assert plot(whole, bare, "--x=time", f"--output={drawn}") == 0
-    text = drawn.read_text()
-    assert "<!-- wall-clock time (minutes) -->" in text
-    assert "(times are not known) -->" in text
-
-
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "words"),
     [
-        ([], "plot needs run directories: async-dqn plot RUN [RUN ...]"),
-        (["{run}", "{missing}"], "{missing} holds no run (no config.json); give run directories"),
+        ([], "plot needs run directories"),
+        (["{run}", "{missing}"], "{missing} holds no run"),
         (["{run}", "--output=a.jpg"], "--output=a.jpg: must end in .png, .svg, .pdf"),
-        (["{run}", "--smooth=0"], "--smooth=0: must be 1 to 1000000 games"),
+        (["{run}", "--smooth=0"], "--smooth=0: must be 1 to 1000000"),
         (["{run}", "--output={run}/config.json/a.png"], "--output={run}/config.json/a.png: "),
-        (["{run}", "--logdir=x"], "'logdir'"),
         (["{run}", "--x=frames"], "--x=frames"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, line):
+def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, words):
     names = {"run": write_run(tmp_path / "a", [1.0]), "missing": tmp_path / "missing"}
     before = sorted(tmp_path.rglob("*"))
-    assert plot(*(argument.format(**names) for argument in arguments)) == 2
+    assert call(*(argument.format(**names) for argument in arguments)) == 2
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("async-dqn: ") and err.count("\n") == 1
-    assert line.format(**names) in err
+    assert out == "" and err.count("\n") == 1
+    assert words.format(**names) in err
     assert sorted(tmp_path.rglob("*")) == before
