@@ -1,4 +1,4 @@
-"""Settings: what is refused and in which words, presets, and the way through JSON."""
+"""Settings: what is refused, presets, and the way through JSON; for every agent of the table."""
 
 import dataclasses
 import json
@@ -9,18 +9,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from async_dqn.agents import table
+from async_dqn.agents.dqn import DQNConfig
+from async_dqn.agents.table import config_from_dict, find, make_config
 from async_dqn.base.errors import UserError
-from async_dqn.settings.config import _OF_ONE_PROCESS, PRESETS, Config, make_config
+from async_dqn.envs import registry
+from async_dqn.settings.config import Config
+from async_dqn.settings.fields import type_of
+
+EVERY_AGENT = pytest.mark.parametrize("agent", table.TABLE)
+PRESETS = [(agent, preset) for agent in table.TABLE for preset in find(agent).presets]
 
 
-def test_defaults_are_valid():
-    assert Config() == make_config("pong-fast", {f.name: f.default for f in dataclasses.fields(Config)})
+def assert_refused(words, make):
+    """`make` ends with a UserError of one line that has all words in it."""
+    with pytest.raises(UserError) as raised:
+        make()
+    message = str(raised.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_is_valid_and_changes_what_it_names(preset):
-    config = make_config(preset, {})
-    assert {name: getattr(config, name) for name in PRESETS[preset]} == PRESETS[preset]
+@pytest.mark.parametrize(("agent", "preset"), PRESETS)
+def test_every_preset_is_valid_and_changes_what_it_names(agent, preset):
+    config, cls = make_config(agent, preset, {}), find(agent)
+    assert type(config) is cls.Config
+    named = {"agent": agent, **cls.presets[preset]}
+    assert {name: getattr(config, name) for name in named} == named
+
+
+@EVERY_AGENT
+@pytest.mark.parametrize("env", ["pong", "breakout", "CartPole-v1"])
+def test_every_agent_has_a_preset_for_every_kind_of_environment(agent, env):
+    preset = find(agent).default_preset(registry.resolve(env, "classic"))
+    assert (make_config(agent, preset, {}).network == "mlp") == (env == "CartPole-v1")
 
 
 @pytest.mark.parametrize(
@@ -32,118 +55,134 @@ def test_every_preset_is_valid_and_changes_what_it_names(preset):
         ("n_step", 1),
         ("batch_size", 32),
         ("discount", 0.99),
-        ("train_period", 4),
-        ("target_period", 10_000),
         ("replay_capacity", 1_000_000),
-        ("warmup_steps", 50_000),
         ("epsilon_start", 1.0),
         ("epsilon_final", 0.1),
-        ("epsilon_steps", 1_000_000 // 4),
         ("optimizer", "centered_rmsprop"),
         ("learning_rate", 0.00025),
         ("rmsprop_decay", 0.95),
         ("optimizer_epsilon", 0.01 / 32**2),  # of a mean over the minibatch; the paper's 0.01 is of a sum
-        ("total_steps", 200_000_000 // 4),
         ("clip_rewards", True),
     ],
 )
 def test_the_nature_preset_is_that_of_the_paper(setting, paper):
-    assert getattr(make_config("nature", {}), setting) == paper
+    assert getattr(make_config("dqn", "nature", {}), setting) == paper
+
+
+def test_the_nature_preset_has_the_frame_counts_of_deepmind_s_code():
+    config = make_config("dqn", "nature", {})
+    frames = registry.resolve("pong", config.protocol).frame_skip
+    assert frames == 4
+    assert config.train_period * frames == 16  # from one minibatch to the next
+    assert config.target_period * config.train_period * frames == 40_000
+    assert config.epsilon_steps * frames == 4_000_000
+    assert config.warmup_steps * frames == 200_000
+    assert config.total_steps * frames == 200_000_000
 
 
 def test_single_settings_override_the_preset():
-    config = make_config("cartpole", {"batch_size": 7})
+    config = make_config("dqn", "cartpole", {"batch_size": 7})
     assert (config.batch_size, config.network) == (7, "mlp")
 
 
+@pytest.mark.parametrize(("name", "hint"), [("natur", ["nature?"]), ("xyz", [])])
+def test_an_unknown_preset_is_named_with_those_that_the_agent_has(name, hint):
+    assert_refused(
+        [f"--preset={name}", "--agent=dqn", *hint, *find("dqn").presets], lambda: make_config("dqn", name, {})
+    )
+
+
 @pytest.mark.parametrize(
-    ("preset", "words"),
-    [("natur", ["--preset=natur", "did you mean nature?"]), ("xyz", ["--preset=xyz", "must be one of nature"])],
+    ("name", "words"),
+    [
+        ("dqnn", ["dqn?", *table.TABLE]),
+        ("xyz", [*table.TABLE]),
+        ("no.such.module:NAME", ["no.such.module"]),
+        ("async_dqn.agents.dqn:Nothing", ["async_dqn.agents.dqn", "Nothing"]),
+        ("async_dqn.agents.dqn:DQNConfig", ["DQNConfig"]),
+    ],
 )
-def test_an_unknown_preset_is_named_with_those_there_are(preset, words):
-    assert_refused(words + list(PRESETS), lambda: make_config(preset, {}))
+def test_an_agent_that_there_is_not_is_named(name, words):
+    assert_refused([f"--agent={name}", *words], lambda: find(name))
 
 
-def assert_refused(words, make):
-    """`make` ends with a UserError of one line that holds all words."""
-    with pytest.raises(UserError) as raised:
-        make()
-    message = str(raised.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
+def test_an_agent_of_one_s_own_is_found_by_its_module():
+    config = make_config("async_dqn.agents.ppo:PPO", "cartpole", {})
+    assert config_from_dict(config.to_dict()) == config
+    assert find(config.agent) is find("ppo")
+
+
+def test_the_owners_of_a_flag_are_the_agents_that_have_it():
+    assert table.owners("seed") == [*table.TABLE]
+    assert "dqn" in table.owners("target_period") and "ppo" not in table.owners("target_period")
+    assert table.owners("no_such_flag") == []
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("agent", "dqnn", ["--agent=dqnn", "did you mean dqn?", "one of dqn"]),
-        ("network", "resnet", ["--network=resnet", "one of auto, nature, nips, mlp"]),
-        ("protocol", "classical", ["--protocol=classical", "did you mean classic?", "classic, machado"]),
-        ("optimizer", "sgd", ["--optimizer=sgd", "one of adam, rmsprop, centered_rmsprop"]),
-        ("total_steps", 0, ["--total_steps=0", "at least 1"]),
-        ("total_steps", -5, ["--total_steps=-5", "at least 1"]),
-        ("seed", -1, ["--seed=-1", "at least 0"]),
-        ("seed", 2**31, [f"--seed={2**31}", "at most"]),
-        ("envs_per_worker", 0, ["--envs_per_worker=0", "at least 1 and at most 1024"]),
-        ("envs_per_worker", 1025, ["--envs_per_worker=1025", "at least 1 and at most 1024"]),
-        ("discount", 1.01, ["--discount=1.01", "at least 0 and at most 1"]),
-        ("discount", float("nan"), ["--discount=nan", "must be a number"]),
-        ("stop_at_return", float("nan"), ["--stop_at_return=nan", "not nan"]),
-        ("learning_rate", -0.1, ["--learning_rate=-0.1", "at least 0"]),
-        ("final_learning_rate", -0.5, ["--final_learning_rate=-0.5", "-1 (constant) or at least 0"]),
-        ("epsilon_final", 2.0, ["--epsilon_final=2.0", "at most 1"]),
-        ("num_ps", 0, ["--num_ps=0", "at least 1 and at most 64"]),
-        ("num_workers", 513, ["--num_workers=513", "at least 1 and at most 512"]),
-        ("ps_deadline", 0.5, ["--ps_deadline=0.5", "at least 1"]),
-        ("gpu_memory_fraction", 1.5, ["--gpu_memory_fraction=1.5", "at least 0 and at most 1"]),
-        ("gpus", "all", ["--gpus=all", "auto, none, or indices such as 0,1"]),
-        ("gpus", "0,,1", ["--gpus=0,,1", "auto, none, or indices such as 0,1"]),
-        ("gpus", "-1", ["--gpus=-1", "auto, none, or indices such as 0,1"]),
-        ("gpus", "", ["--gpus=:", "auto, none, or indices such as 0,1"]),
+        ("network", "resnet", ["nature", "nips", "mlp"]),
+        ("protocol", "classical", ["classic?", "machado"]),
+        ("optimizer", "sgd", ["adam", "rmsprop"]),
+        ("averages", "auto", ["own", "shared"]),
+        ("seed", 2**31, []),
+        ("envs_per_worker", 1025, ["1 ", "1024"]),
+        ("discount", 1.01, ["0 ", "1"]),
+        ("discount", math.nan, []),
+        ("stop_at_return", math.nan, []),
+        ("learning_rate", math.inf, []),
+        ("final_learning_rate", -0.5, ["-1", "0"]),
+        ("gpu_memory_fraction", 1.5, ["1"]),
+        ("gpus", "all", ["auto", "none", "0,1"]),
+        ("gpus", "0,,1", ["auto", "none", "0,1"]),
+        ("gpus", "-1", ["auto", "none", "0,1"]),
+        ("gpus", "", ["auto", "none", "0,1"]),
+        ("gpus", "\u00b2", []),  # a digit, but not to `int`
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(name, value, words):
-    assert_refused(words, lambda: Config(**{name: value}))
+    assert_refused([f"--{name}={value}", *words], lambda: Config(**{name: value}))
 
 
-BOUNDED = [f for f in dataclasses.fields(Config) if f.metadata["minimum"] is not None]
+def bounds():
+    for agent in table.TABLE:
+        for field in dataclasses.fields(find(agent).Config):
+            for bound, sign in (("minimum", -1), ("maximum", 1)):
+                if (limit := field.metadata[bound]) is not None:
+                    yield pytest.param(agent, field, limit + sign, id=f"{agent}-{field.name}-{bound}")
 
 
-@pytest.mark.parametrize("field", BOUNDED, ids=lambda field: field.name)
-def test_nothing_below_its_minimum_is_taken(field):
-    value = field.metadata["minimum"] - (1 if field.type is int else 0.001)
-    assert_refused(
-        [f"--{field.name}={value}", f"at least {field.metadata['minimum']}"], lambda: Config(**{field.name: value})
-    )
+@pytest.mark.parametrize(("agent", "field", "value"), [*bounds()])
+def test_nothing_beyond_its_bounds_is_taken(agent, field, value):
+    assert_refused([f"--{field.name}={value}"], lambda: find(agent).Config(**{field.name: value}))
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"local_steps": 4, "push_period": 2}, ["--local_steps=4", "--push_period=2", "--local_steps=0"]),
-        ({"local_steps": 0, "averages": "shared"}, ["--averages=shared", "--local_steps=0", "at auto"]),
-        ({"local_steps": 0, "averages": "own"}, ["--averages=own", "--local_steps=0", "at auto"]),
-        ({"local_steps": 4, "pull_period": 3}, ["--local_steps=4", "--pull_period=3", "--local_steps=0"]),
+        ({"local_steps": 0, "averages": "shared"}, ["--averages=shared", "--local_steps=0"]),
         (
             {"replay_capacity": 100, "num_workers": 2, "envs_per_worker": 8},
-            ["--replay_capacity=100", f"leaves {100 // 2 // 8} transitions", "2 workers x 8 environments", f"{3 + 8}"],
+            ["--replay_capacity=100", f" {100 // 2 // 8} ", "2 workers", "8 environments", f"{3 + 8}"],
         ),
+        ({"warmup_steps": 300_000}, ["--warmup_steps=300000", "--replay_capacity=200000"]),
     ],
 )
 def test_settings_that_do_not_go_together_are_named(settings, words):
-    assert_refused(words, lambda: Config(**settings))
+    assert_refused(words, lambda: DQNConfig(**settings))
 
 
 def test_the_smallest_replay_that_is_taken():
+    settings = {"warmup_steps": 1, "num_workers": 2, "envs_per_worker": 8}
     fitting = 2 * 8 * (3 + 8)
-    assert Config(replay_capacity=fitting, warmup_steps=1, num_workers=2, envs_per_worker=8).replay_capacity == fitting
+    assert DQNConfig(replay_capacity=fitting, **settings).replay_capacity == fitting
     with pytest.raises(UserError):
-        Config(replay_capacity=fitting - 1, num_workers=2, envs_per_worker=8)
+        DQNConfig(replay_capacity=fitting - 1, **settings)
 
 
 @settings(deadline=None)
 @given(
+    st.sampled_from([*table.TABLE]),
     st.fixed_dictionaries(
         {
             "stop_at_return": st.one_of(st.just(math.inf), st.floats(-1e6, 1e6)),
@@ -153,62 +192,56 @@ def test_the_smallest_replay_that_is_taken():
             "gpus": st.sampled_from(["auto", "none", "0", "0,1", "3, 4"]),
             "optimizer": st.sampled_from(["adam", "rmsprop", "centered_rmsprop"]),
         }
-    )
+    ),
 )
-def test_json_round_trip(values):
-    config = Config(**values)
-    text = json.dumps(config.to_dict(), allow_nan=False)
-    assert Config.from_dict(json.loads(text)) == config
+def test_json_round_trip(agent, values):
+    config = make_config(agent, "cartpole", values)
+    back = config_from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False)))
+    assert back == config
+    assert type(back) is find(agent).Config
+    for field in dataclasses.fields(back):
+        assert type(getattr(back, field.name)) is type_of(field)
 
 
-def test_types_survive_the_round_trip():
-    back = Config.from_dict(json.loads(json.dumps(Config(learning_rate=1, stop_at_return=18).to_dict())))
-    for field in dataclasses.fields(Config):
-        assert type(getattr(back, field.name)) is field.type
-
-
-def test_infinity_is_written_as_a_word_and_read_back():
-    values = Config(stop_at_return=math.inf).to_dict()
-    assert values["stop_at_return"] == "inf"
-    assert Config.from_dict(values).stop_at_return == math.inf
+def test_whole_numbers_of_json_become_fractions_where_the_setting_is_one():
+    back = Config.from_dict(json.loads('{"learning_rate": 1, "stop_at_return": "inf"}'))
+    assert (back.learning_rate, back.stop_at_return) == (1.0, math.inf)
+    assert type(back.learning_rate) is float
 
 
 def test_settings_of_another_version_are_left_out_and_bad_ones_refused():
-    assert Config.from_dict({"batch_size": 8, "no_such_setting": 1}) == Config(batch_size=8)
-    assert_refused(["--batch_size=0"], lambda: Config.from_dict({"batch_size": 0}))
+    assert DQNConfig.from_dict({"batch_size": 8, "no_such_setting": 1}) == DQNConfig(batch_size=8)
+    assert_refused(["--batch_size=0"], lambda: DQNConfig.from_dict({"batch_size": 0}))
+    for bad in ("8", 8.0, True, None):
+        assert_refused(["batch_size", repr(bad)], lambda bad=bad: DQNConfig.from_dict({"batch_size": bad}))
 
 
 def test_settings_cannot_be_changed_but_only_replaced():
     config = Config()
     with pytest.raises(dataclasses.FrozenInstanceError):
-        config.batch_size = 8  # type: ignore[misc]
-    assert dataclasses.replace(config, batch_size=8).batch_size == 8
-    assert_refused(["--batch_size=0"], lambda: dataclasses.replace(config, batch_size=0))
+        config.seed = 8  # type: ignore[misc]
+    assert dataclasses.replace(config, seed=8).seed == 8
+    assert_refused(["--seed=-1"], lambda: dataclasses.replace(config, seed=-1))
 
 
-def test_every_setting_has_a_help_text_and_a_type_that_flags_know():
-    for field in dataclasses.fields(Config):
-        assert re.fullmatch(r"\S.*\.", field.metadata["help"]), field.name
-        assert field.type in (int, float, bool, str), field.name
+@EVERY_AGENT
+def test_every_setting_has_a_help_text_and_a_type_that_flags_know(agent):
+    for field in dataclasses.fields(find(agent).Config):
+        assert re.fullmatch(r"\S.*\.", field.metadata["help"], re.DOTALL), field.name
+        assert type_of(field) in (int, float, bool, str), field.name
+        assert type(field.default) is type_of(field), field.name
 
 
-def test_a_warm_up_that_replay_cannot_hold_is_refused():
-    assert_refused(["--warmup_steps=300000", "--replay_capacity=200000"], lambda: Config(warmup_steps=300_000))
-
-
-def test_a_digit_that_int_does_not_take_is_refused():
-    assert_refused(["--gpus=\u00b2"], lambda: Config(gpus="\u00b2"))
-
-
-def test_workers_share_what_is_learned_but_not_what_concerns_a_host():
-    config = make_config("cartpole", {"env": "CartPole-v1"})
-    alike = dataclasses.replace(config, threads=7, gpus="none", lease=3.0, stop_at_return=9.0, envs_per_worker=3)
-    assert config.shared_id() == alike.shared_id() == Config.from_dict(config.to_dict()).shared_id()
-    different = [{"learning_rate": 0.5}, {"local_steps": 0}, {"total_steps": 7}, {"seed": 1}, {"dueling": True}]
-    ids = {dataclasses.replace(config, **change).shared_id() for change in different}
-    assert len(ids - {config.shared_id()}) == len(different)
+@EVERY_AGENT
+def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
+    config = make_config(agent, "cartpole", {"local_steps": 2, "num_workers": 3})
+    assert config.shared_id() == config_from_dict(config.to_dict()).shared_id()
+    not_shared = {field.name for field in dataclasses.fields(config) if not field.metadata["shared"]}
+    assert not_shared >= {"threads", "gpus", "lease", "stop_at_return", "envs_per_worker", "log_period"}
+    assert not_shared.isdisjoint({"learning_rate", "local_steps", "total_steps", "seed", "batch_size", "discount"})
+    changed = {"threads": 7, "gpus": "none", "lease": 3.0, "stop_at_return": 9.0, "log_period": 9.0}
+    assert dataclasses.replace(config, **changed).shared_id() == config.shared_id()
+    changes = [{"learning_rate": 0.5}, {"local_steps": 1}, {"total_steps": 7}, {"seed": 1}, {"batch_size": 9}]
+    ids = {config.shared_id(), *(dataclasses.replace(config, **change).shared_id() for change in changes)}
+    assert len(ids) == 1 + len(changes)
     assert all(0 < one < 2**62 for one in ids)
-
-
-def test_what_workers_need_not_share_are_settings():
-    assert {field.name for field in dataclasses.fields(Config)} >= _OF_ONE_PROCESS
