@@ -87,9 +87,6 @@ def direct_client(store: LocalParameterStore, *, max_nonfinite: int = 10) -> Dir
     return client
 
 
-local_client = direct_client
-
-
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"overlap": False, "max_nonfinite": 10, "max_staleness": 0, **given}
 
