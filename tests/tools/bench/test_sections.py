@@ -1,0 +1,88 @@
+"""Which cases each section has, without measuring any."""
+
+import os
+
+import pytest
+
+from async_dqn.tools.bench import child, programs
+from async_dqn.tools.bench.sections import SECTIONS
+from async_dqn.tools.bench.work import Plan
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What was asked of child processes, each of which measures 30 minibatches a second."""
+    calls = []
+
+    def measure(function, config, num_processes, num_threads, arguments):
+        calls.append((function.rpartition(":")[2], config, num_processes, num_threads, arguments))
+        return [{"minibatches/s": 30.0, "agent steps/s": 120.0}] * num_processes
+
+    monkeypatch.setattr(child, "measure", measure)
+    return calls
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_has_cases_of_its_own_name_and_fewer_for_a_quick_look(section):
+    full, quick = SECTIONS[section](Plan()), SECTIONS[section](Plan(is_quick=True))
+    names = [case.name for case in full]
+    assert len(set(names)) == len(names) >= len(quick) > 0
+    assert {case.section for case in [*full, *quick]} == {section}
+    assert {case.name for case in quick} <= set(names)
+
+
+def test_programs_are_the_baseline_and_the_cluster_of_the_plan():
+    names = [case.name for case in SECTIONS["programs"](Plan(num_ps=2, num_workers=3))]
+    assert names == ["baseline", "local, 2 ps + 3 workers"]
+
+
+def test_every_part_is_a_process_of_its_own_with_one_thread(asked):
+    cases = SECTIONS["parts"](Plan(overrides={"seed": 5}))
+    for case in cases:
+        case.measure()
+    assert {"environment", "acting", "experience", "minibatch", "round_trips"} == {call[0] for call in asked}
+    assert all((processes, threads) == (1, 1) for _, _, processes, threads, _ in asked)
+    assert all(config.network == "nature" and config.seed == 5 for _, config, *_ in asked)
+    assert [config.num_ps for name, config, *_ in asked if name == "round_trips"] == [1, 2]
+
+
+def test_a_limit_is_the_sum_of_as_many_processes_as_there_are_workers(asked):
+    results = [case.measure() for case in SECTIONS["limit"](Plan(num_workers=3))]
+    assert results[:2] == [
+        {"minibatches/s": 3 * 30.0, "agent steps/s": 3 * 120.0},
+        {"minibatches/s": 30.0, "agent steps/s": 120.0},
+    ]
+    num_cores = len(os.sched_getaffinity(0))
+    assert [call[2:4] for call in asked[:2]] == [(3, max(1, num_cores // 3)), (1, num_cores)]
+    assert [call[4]["num_processes"] for call in asked[:2]] == [3, 1]
+
+
+def test_scale_has_each_number_of_workers_once():
+    names = [case.name for case in SECTIONS["scale"](Plan(num_workers=3))]
+    assert names == ["1 ps + 3 workers", "1 ps + 1 worker", "1 ps + 2 workers", "1 ps + 4 workers"]
+
+
+@pytest.fixture
+def learned(monkeypatch):
+    """What was asked to learn: (job, settings)."""
+    calls = []
+    monkeypatch.setattr(programs, "learn", lambda job, config: calls.append((job, config)) or {})
+    return calls
+
+
+def test_all_that_learn_get_the_same_seeds_one_each_repetition(learned):
+    cases = SECTIONS["learning"](Plan())
+    for _ in range(3):
+        for case in cases:
+            case.measure()
+    assert [config.seed for _, config in learned] == [seed for seed in range(3) for _ in cases]
+    assert [job for job, _ in learned] == ["baseline", *["local"] * (len(cases) - 1)] * 3
+
+
+def test_those_that_learn_differ_in_how_they_share_alone(learned):
+    for case in SECTIONS["learning"](Plan(num_ps=2, num_workers=3, overrides={"wire_dtype": "bfloat16"})):
+        case.measure()
+    configs = [config for _, config in learned]
+    assert {(one.env, one.stop_at_return, one.wire_dtype) for one in configs} == {("CartPole-v1", 195.0, "bfloat16")}
+    assert {(one.num_ps, one.num_workers) for one in configs[1:]} == {(2, 3)}
+    assert {one.local_steps for one in configs[1:]} == {0, 1, 4, 8}
