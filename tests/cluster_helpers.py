@@ -263,10 +263,11 @@ class _Worker:
         """The system refuses all segments from now on."""
         from async_dqn.cluster import shared_memory
 
-        def refuse(size: int) -> None:
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        class Refused(shared_memory.Segment):
+            def __init__(segment, size: int):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-        shared_memory.Segment = refuse
+        shared_memory.Segment = Refused
 
     def be_patient(self, seconds: float) -> None:
         self.store._session.patience = seconds

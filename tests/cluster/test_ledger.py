@@ -15,6 +15,7 @@ from async_dqn.store.base import Counters, Stop, advance
 
 WORKERS = 3
 BUDGET = 60
+PERIOD = 6  # minibatches from one target refresh to the next
 OWN, OTHER = 11, 22  # tokens
 NOTHING = Counters()
 MAXIMA = {"staleness_max", "stopped"}
@@ -42,6 +43,7 @@ class Book:
                     counts=self._counts,
                     computed_on=self._computed_on,
                     budget=BUDGET,
+                    target_period=PERIOD,
                     max_staleness=max_staleness,
                 )
                 for worker, token in seats
@@ -65,7 +67,7 @@ class Book:
 
     def count(self, worker, token, ticket, counts, computed_on=0):
         feed = {self._ticket: ticket, self._counts: counts, self._computed_on: computed_on}
-        before, after, granted, _, is_seated, may_apply = self._session.run(self._count[worker, token], feed)
+        before, after, granted, _, is_seated, may_apply, _ = self._session.run(self._count[worker, token], feed)
         return Counters(*map(int, before)), Counters(*map(int, after)), int(granted), bool(is_seated), bool(may_apply)
 
     def join(self, worker, token, is_start=1):
@@ -106,12 +108,15 @@ class Model:
         is_fresh = not self.max_staleness or before.updates - computed_on <= self.max_staleness
         if not is_fresh:
             counts = counts._replace(updates=0, dropped=counts.dropped + counts.updates)
-        self.counters = advance(before, counts, BUDGET)
+        self.counters = advance(before, counts, BUDGET, PERIOD)
         seat.granted = self.counters.claimed_steps - before.claimed_steps
         seat.ticket = ticket
         seat.outstanding += seat.granted - counts.env_steps
         seat.counters = advance(seat.counters, counts._replace(claimed_steps=0), 0)
-        seat.counters = seat.counters._replace(claimed_steps=seat.counters.claimed_steps + seat.granted)
+        seat.counters = seat.counters._replace(
+            claimed_steps=seat.counters.claimed_steps + seat.granted,
+            target_refreshes=seat.counters.target_refreshes + self.counters.target_refreshes - before.target_refreshes,
+        )
         return before, self.counters, seat.granted, True, is_fresh
 
     def free(self, seat):

@@ -1,23 +1,34 @@
 """Tests of async_dqn.cluster.remote_store: real parameter servers, and workers in processes of their own."""
 
 import contextlib
+import functools
 import signal
 import time
 
 import numpy as np
 import pytest
 from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
+from fakes import make_module
 
 from async_dqn.cluster.done_queue import ALIVE
 from async_dqn.cluster.ledger import SeatState
 from async_dqn.cluster.parameter_graph import shard_sizes
 from async_dqn.cluster.remote_store import new_token
 from async_dqn.nn import optimizers
-from async_dqn.store.base import Counters, EpisodeReport, Stop, WorkerStatus
+from async_dqn.store.base import Counters, EpisodeReport, Stop, Update, WorkerStatus, saved_counters
 from async_dqn.store.local import LocalParameterStore
 
 P = 7  # parameters: 4 + 3 on two ps, 3 + 2 + 2 on three
 BUDGET = 1_003
+START = {"q": np.arange(P, dtype=np.float32)}
+ONES = np.ones(P, np.float32)
+SOCKETS = {"may_share_memory": False}
+HALF = {"wire_dtype": "bfloat16"}
+
+
+def _q(update, rate):
+    """What is pushed to the one module that most tests have."""
+    return {"q": Update(update, rate)}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +41,9 @@ def cluster(tmp_path_factory):
 def opened(cluster):
     """Opens the store with an optimizer, on parameters 0 ... P - 1, and gives both workers, which have joined."""
 
-    def open_store(optimizer: str, *options):
-        cluster.open(optimizer, P, *options)
-        cluster.clients[0]("initialize", np.arange(P, dtype=np.float32))
+    def open_store(optimizer: str, **options):
+        cluster.open({"q": (optimizer, P)}, **options)
+        cluster.clients[0]("initialize", START)
         for client in cluster.clients:
             client("join")
         return cluster.clients
@@ -47,12 +58,12 @@ def _updates(seed: int, count: int) -> list[np.ndarray]:
 
 def _trained_state(count: int = 5) -> dict[str, np.ndarray]:
     """A state in which every array differs from its start."""
-    store = LocalParameterStore(P, optimizers.adam(), BUDGET)
-    store.initialize(np.arange(P, dtype=np.float32))
+    store = LocalParameterStore([make_module(P, optimizer=optimizers.adam())], BUDGET, target_period=3 * count)
+    store.initialize(START)
     for number, update in enumerate(_updates(1, count)):
-        store.push(update, 0.1, Counters(updates=1, minibatches=3, staleness_max=number), 0)
-    store.refresh_target()
-    store.push(np.ones(P, np.float32), 0.1, Counters(updates=1, env_steps=12, claimed_steps=20), 0)
+        store.push(_q(update, 0.1), Counters(updates=1, minibatches=3, staleness_max=number), 0)
+    assert store.pull().counters.target_refreshes == 1
+    store.push(_q(ONES, 0.1), Counters(updates=1, env_steps=12, claimed_steps=20), 0)
     return store.state()
 
 
@@ -61,6 +72,10 @@ def _assert_equal(state, expected):
     for name, array in expected.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
         assert state[name].dtype == array.dtype, name
+
+
+def _without_counters(state):
+    return {name: array for name, array in state.items() if not name.startswith("counter/")}
 
 
 @pytest.mark.parametrize(("parameters", "shards"), [(7, 1), (7, 2), (7, 3), (6, 3), (1_685_667, 64)])
@@ -73,8 +88,8 @@ def test_shards_are_nearly_equal(parameters, shards):
 @pytest.mark.cluster
 def test_every_ps_holds_one_shard_of_every_vector(opened):
     devices = opened("adam")[0]("devices")
-    for name in ("online", "target", "m", "v"):
-        shards = [devices[f"{name}_{k}"] for k in range(2)]
+    for name in ("online", "target", "slot/m", "slot/v"):
+        shards = [devices[f"q/{name}_{k}"] for k in range(2)]
         assert [size for _, size in shards] == [4, 3], name
         for k, (device, _) in enumerate(shards):
             assert f"/job:ps/task:{k}" in device or f"/job:ps/replica:0/task:{k}" in device, name
@@ -88,7 +103,7 @@ def test_updates_of_two_processes_add_up_exactly(opened, method):
     clients = opened("add")
     pushes = [_updates(seed, 60) for seed in (2, 3)]
     for client, updates in zip(clients, pushes, strict=True):
-        client.begin("each_at_once", method, [(update, 0.1, Counters(updates=1), 0) for update in updates])
+        client.begin("each_at_once", method, [(_q(update, 0.1), Counters(updates=1), 0) for update in updates])
     answers = [client.result() for client in clients]
     if method == "push_pull":
         answers = [[before for before, _ in answer] for answer in answers]
@@ -97,44 +112,46 @@ def test_updates_of_two_processes_add_up_exactly(opened, method):
     expected = np.arange(P) + np.sum([*pushes[0], *pushes[1]], axis=0)
     for client in clients:
         pulled = client("pull")
-        np.testing.assert_array_equal(pulled.online, expected)
+        np.testing.assert_array_equal(pulled.online["q"], expected)
         assert pulled.counters.updates == 120
     # Each push heard how many came before it: between them, two processes hear every number once.
     assert sorted(heard[0] + heard[1]) == list(range(120))
-    np.testing.assert_array_equal(clients[1]("pull_target"), np.arange(P))
+    np.testing.assert_array_equal(clients[1]("pull_target")["q"], np.arange(P))
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_pushes_equal_those_to_a_local_store(opened, optimizer):
-    client, other = opened(optimizer)
-    local = LocalParameterStore(P, getattr(optimizers, optimizer)(), BUDGET)
-    local.initialize(np.arange(P, dtype=np.float32))
-    pushes = [(update, 0.1 / number, Counters(updates=1), 0) for number, update in enumerate(_updates(4, 20), start=1)]
+    client, other = opened(optimizer, target_period=30)
+    local = LocalParameterStore([make_module(P, optimizer=getattr(optimizers, optimizer)())], BUDGET, 30)
+    local.initialize(START)
+    pushes = [
+        (_q(update, 0.1 / number), Counters(updates=1), 0) for number, update in enumerate(_updates(4, 20), start=1)
+    ]
     client("each", "push", pushes)
     for push in pushes:
         local.push(*push)
-    np.testing.assert_allclose(other("pull").online, local.pull().online, rtol=0, atol=1e-6)
-    assert np.abs(local.pull().online - np.arange(P)).max() > 0.01  # they did move
+    np.testing.assert_allclose(other("pull").online["q"], local.pull().online["q"], rtol=0, atol=1e-6)
+    assert np.abs(local.pull().online["q"] - np.arange(P)).max() > 0.01  # they did move
 
-    client("refresh_target")
-    local.refresh_target()
-    np.testing.assert_allclose(other("pull_target"), local.pull_target(), rtol=0, atol=1e-6)
-    assert other("pull").counters == local.pull().counters == Counters(updates=20, target_refreshes=1)
+    for store in (local.add_counts, functools.partial(client, "add_counts")):
+        store(Counters(minibatches=31))
+    np.testing.assert_allclose(other("pull_target")["q"], local.pull_target()["q"], rtol=0, atol=1e-6)
+    assert other("pull").counters == local.pull().counters == Counters(updates=20, minibatches=31, target_refreshes=1)
 
 
 @pytest.mark.cluster
 def test_with_half_the_bytes_updates_and_what_is_pulled_are_rounded_but_not_the_network(opened):
-    client, _ = opened("add", 0, 30.0, "bfloat16")  # 8 significant bits: beyond 256 even numbers only
-    client("push", np.full(P, 257, np.float32), 0.0, Counters(updates=1), 0)
-    client("push", np.full(P, 1, np.float32), 0.0, Counters(updates=1), 0)
+    client, _ = opened("add", target_period=1, **HALF)  # 8 significant bits: beyond 256 even numbers only
+    client("push", _q(np.full(P, 257, np.float32), 0.0), Counters(updates=1), 0)
+    client("push", _q(np.full(P, 1, np.float32), 0.0), Counters(updates=1), 0)
     exact = np.arange(P) + 256 + 1
-    np.testing.assert_array_equal(client("state")["online"], exact)
-    pulled = client("pull").online
+    np.testing.assert_array_equal(client("state")["q/online"], exact)
+    pulled = client("pull").online["q"]
     assert pulled.dtype == np.float32
     np.testing.assert_array_equal(pulled, [256, 258, 260, 260, 260, 262, 264])  # ties go to the even mantissa
-    client("refresh_target")
-    np.testing.assert_array_equal(client("pull_target"), exact)
+    client("add_counts", Counters(minibatches=1))
+    np.testing.assert_array_equal(client("pull_target")["q"], exact)
 
 
 @pytest.mark.cluster
@@ -200,9 +217,9 @@ def test_state_equals_that_of_a_local_store(opened):
 def test_a_state_of_another_network_or_optimizer_is_refused(opened):
     client = opened("adam")[0]
     state = client("state")
-    without_slots = {name: array for name, array in state.items() if not name.startswith("slot/")}
-    for wrong in ({}, without_slots, state | {"online": np.zeros(P + 1, np.float32)}):
-        with pytest.raises(RuntimeError, match="ValueError: saved arrays .* are not those of this network"):
+    without_slots = {name: array for name, array in state.items() if not name.startswith("q/slot/")}
+    for wrong in ({}, without_slots, state | {"q/online": np.zeros(P + 1, np.float32)}):
+        with pytest.raises(RuntimeError, match="ValueError: saved arrays .* are not those of these networks"):
             client("restore", wrong)
     _assert_equal(client("state"), state)
 
@@ -213,11 +230,11 @@ def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_
     client = opened("adam")[0]
     client("restore", _trained_state())
     client("join")
-    client("push", _updates(5, 1)[0], 0.1, Counters(updates=1), 0)
+    client("push", _q(_updates(5, 1)[0], 0.1), Counters(updates=1), 0)
     saved = client("state")
 
     with store_cluster(tmp_path, num_ps, num_workers=1, total_steps=BUDGET) as another:
-        another.open("adam", P)
+        another.open({"q": ("adam", P)})
         restored = another.clients[0]
         assert restored("is_ready") is False
         with pytest.raises(RuntimeError, match="RunError: worker 0, the chief, has not initialised .* within 0 s"):
@@ -228,10 +245,10 @@ def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_
         assert restored("is_ready") is True
         restored("join")
         _assert_equal(restored("state"), saved)
-        push = (_updates(6, 1)[0], 0.1, Counters(updates=1), 0)
+        push = (_q(_updates(6, 1)[0], 0.1), Counters(updates=1), 0)
         restored("push", *push)
         client("push", *push)
-        np.testing.assert_allclose(restored("pull").online, client("pull").online, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(restored("pull").online["q"], client("pull").online["q"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.cluster
@@ -242,14 +259,14 @@ def test_a_lost_step_is_noticed_and_counted_once(opened, arrives):
     granted, counters = first("claim_steps", 5, Counters(env_steps=2))
     assert (granted, counters.claimed_steps, counters.env_steps) == (5, 5, 2)
     first("lose_next_step", arrives)
-    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=4), 0)
+    before = first("push", _q(ONES, 1.0), Counters(updates=1, minibatches=4), 0)
     online, counters = second("pull")
     assert (counters.updates, counters.minibatches) == (1, 4)
     assert before.claimed_steps == 5
     # The update itself is not sent twice, so the one that never arrived is gone.
-    np.testing.assert_array_equal(online, np.arange(P) + (1 if arrives else 0))
+    np.testing.assert_array_equal(online["q"], np.arange(P) + (1 if arrives else 0))
     first("lose_next_step", arrives)
-    np.testing.assert_array_equal(first("pull").online, online)
+    np.testing.assert_array_equal(first("pull").online["q"], online["q"])
     assert len(first.warnings) >= 3
     assert all("was lost (no answer within" in text for text in first.warnings)
 
@@ -262,7 +279,7 @@ def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arr
     first, second = opened("add")
     second("add_counts", Counters(env_steps=5))
     first("lose_next_step", arrives)
-    before = first("push", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
+    before = first("push", _q(ONES, 1.0), Counters(updates=1, env_steps=4), 0)
     assert before == Counters(env_steps=5)
 
 
@@ -270,52 +287,52 @@ def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arr
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
-        ("add", ()),
-        ("adam", ()),
-        ("add", (0, 30.0, "float32", False)),
-        ("adam", (0, 30.0, "float32", False)),
-        ("add", (0, 30.0, "bfloat16")),
+        ("add", {}),
+        ("adam", {}),
+        ("add", SOCKETS),
+        ("adam", SOCKETS),
+        ("add", HALF),
     ],
 )
 def test_a_push_pull_is_a_push_and_then_a_pull(opened, optimizer, options):
-    first, second = opened(optimizer, *options)
+    first, second = opened(optimizer, **options)
     assert [bool(address) for address in first("share_memory")] == [not options] * 2
-    store = LocalParameterStore(P, optimizers.adam() if optimizer == "adam" else optimizers.add(), BUDGET)
-    store.initialize(np.arange(P, dtype=np.float32))
+    store = LocalParameterStore([make_module(P, optimizer=getattr(optimizers, optimizer)())], BUDGET)
+    store.initialize(START)
     for number, update in enumerate(_updates(2, 4)):
         counts = Counters(updates=1, minibatches=3)
         worker = (first, second)[number % 2]
-        before, pulled = worker("push_pull", update, 0.5, counts, number)
-        expected_before, expected = store.push_pull(update, 0.5, counts, number)
+        before, pulled = worker("push_pull", _q(update, 0.5), counts, number)
+        expected_before, expected = store.push_pull(_q(update, 0.5), counts, number)
         assert (before, pulled.counters) == (expected_before, expected.counters)
-        assert pulled.online.dtype == np.float32
-        tolerance = 1e-2 if "bfloat16" in options else 1e-6
-        np.testing.assert_allclose(pulled.online, expected.online, rtol=tolerance, atol=1e-6)
+        assert pulled.online["q"].dtype == np.float32
+        tolerance = 1e-2 if options == HALF else 1e-6
+        np.testing.assert_allclose(pulled.online["q"], expected.online["q"], rtol=tolerance, atol=1e-6)
 
 
 @pytest.mark.cluster
 def test_a_push_pull_whose_update_is_too_stale_pulls_all_the_same(opened):
-    first, second = opened("add", 1)
+    first, second = opened("add", max_staleness=1)
     for _ in range(3):
-        second("push", np.ones(P, np.float32), 0.0, Counters(updates=1), 99)
-    before, pulled = first("push_pull", np.full(P, 100, np.float32), 0.0, Counters(updates=1), 0)
+        second("push", _q(ONES, 0.0), Counters(updates=1), 99)
+    before, pulled = first("push_pull", _q(np.full(P, 100, np.float32), 0.0), Counters(updates=1), 0)
     assert (before.updates, pulled.counters) == (3, Counters(updates=3, dropped=1))
-    np.testing.assert_array_equal(pulled.online, np.arange(P) + 3)
+    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + 3)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
-@pytest.mark.parametrize("options", [(), (0, 30.0, "float32", False)], ids=["shared memory", "sockets"])
+@pytest.mark.parametrize("options", [{}, SOCKETS], ids=["shared memory", "sockets"])
 def test_a_push_pull_that_was_lost_is_counted_once_and_pulls_again(opened, arrives, options):
-    first, _ = opened("add", *options)
+    first, _ = opened("add", **options)
     segments = first("share_memory")
     first("lose_next_step", arrives)
-    before, pulled = first("push_pull", np.ones(P, np.float32), 1.0, Counters(updates=1, env_steps=4), 0)
+    before, pulled = first("push_pull", _q(ONES, 1.0), Counters(updates=1, env_steps=4), 0)
     assert (before, pulled.counters) == (Counters(), Counters(updates=1, env_steps=4))
-    np.testing.assert_array_equal(pulled.online, np.arange(P) + (1 if arrives else 0))
+    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + (1 if arrives else 0))
 
-    before, pulled = first("push_pull", np.full(P, 10, np.float32), 1.0, Counters(updates=1), 0)
-    np.testing.assert_array_equal(pulled.online, np.arange(P) + (11 if arrives else 10))
+    before, pulled = first("push_pull", _q(np.full(P, 10, np.float32), 1.0), Counters(updates=1), 0)
+    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + (11 if arrives else 10))
     # What was lost might still read or write the old ones.
     assert options or not set(segments) & set(first("share_memory"))
 
@@ -326,14 +343,14 @@ def test_a_ps_on_another_host_is_reached_over_the_network_and_one_beside_it_is_n
     with store_cluster(tmp_path, num_ps=2, num_workers=1, total_steps=BUDGET) as cluster:
         (worker,) = cluster.clients
         worker("be_elsewhere", elsewhere)
-        cluster.open("add", P)
-        worker("initialize", np.arange(P, dtype=np.float32))
+        cluster.open({"q": ("add", P)})
+        worker("initialize", START)
         worker("join")
         assert [bool(address) for address in worker("share_memory")] == [elsewhere != 0, elsewhere != 1]
         assert [line.partition(":")[0] for line in worker.warnings] == [f"no memory is shared with ps {elsewhere}"]
         for number in range(1, 4):
-            _, pulled = worker("push_pull", np.ones(P, np.float32), 0.5, Counters(updates=1), 0)
-            np.testing.assert_array_equal(pulled.online, np.arange(P) + number)
+            _, pulled = worker("push_pull", _q(ONES, 0.5), Counters(updates=1), 0)
+            np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + number)
 
 
 @pytest.mark.cluster
@@ -341,14 +358,96 @@ def test_a_worker_whose_system_refuses_memory_goes_over_the_network(tmp_path):
     with store_cluster(tmp_path, num_ps=2, num_workers=1, total_steps=BUDGET) as cluster:
         (worker,) = cluster.clients
         worker("be_without_memory")
-        cluster.open("add", P)
-        worker("initialize", np.arange(P, dtype=np.float32))
+        cluster.open({"q": ("add", P)})
+        worker("initialize", START)
         worker("join")
         for number in range(1, 4):
-            _, pulled = worker("push_pull", np.ones(P, np.float32), 0.5, Counters(updates=1), 0)
-            np.testing.assert_array_equal(pulled.online, np.arange(P) + number)
+            _, pulled = worker("push_pull", _q(ONES, 0.5), Counters(updates=1), 0)
+            np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + number)
         assert worker("share_memory") == ["", ""]
-        assert worker.warnings == ["no memory is shared (Operation not permitted): all trips go over the network"]
+        assert worker.warnings == ["no memory is shared (Operation not permitted): parameters go over the network"]
+
+
+@pytest.fixture
+def two_modules(cluster):
+    """Both workers on a store of a module "q" that has a target, and a larger one "WORLD" that has none."""
+    cluster.open({"q": ("add", P), "WORLD": ("adam", 2 * P)}, target_period=4)
+    start = START | {"WORLD": np.full(2 * P, 5, np.float32)}
+    cluster.clients[0]("initialize", start)
+    for client in cluster.clients:
+        client("join")
+    return cluster.clients
+
+
+def _both(number: int) -> dict[str, Update]:
+    return _q(ONES * number, 0.5) | {"WORLD": Update(np.arange(2 * P, dtype=np.float32) - number, 0.1)}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("method", ["push", "push_pull"])
+def test_two_modules_on_two_ps_are_what_they_are_in_one_process(two_modules, method):
+    modules = [make_module(P), make_module(2 * P, "WORLD", optimizer=optimizers.adam(), has_target=False)]
+    local = LocalParameterStore(modules, BUDGET, 4)
+    local.initialize(START | {"WORLD": np.full(2 * P, 5, np.float32)})
+    counts = Counters(updates=1, minibatches=3)
+    pushed = [_both(1), _both(2), {"WORLD": _both(3)["WORLD"]}, {"q": _both(4)["q"]}, _both(5)]
+    for number, updates in enumerate(pushed):
+        found = two_modules[number % 2](method, updates, counts, number)
+        expected = getattr(local, method)(updates, counts, number)
+        if method == "push":
+            assert found == expected
+        else:
+            assert (found[0], found[1].counters) == (expected[0], expected[1].counters)
+            assert found[1].online.keys() == updates.keys()
+            for name in updates:
+                np.testing.assert_allclose(found[1].online[name], expected[1].online[name], rtol=1e-6)
+    found, expected = two_modules[0]("state"), local.state()
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(two_modules[1]("pull_target")["q"], local.pull_target()["q"])
+
+
+@pytest.mark.cluster
+def test_targets_are_refreshed_once_a_period_when_two_workers_counts_cross_it(opened):
+    clients = opened("add", target_period=10)
+    for client in clients:
+        pushes = [(_q(ONES, 0.1), Counters(updates=1, minibatches=3), 0)] * 40
+        client.begin("each_at_once", "push_pull", pushes)
+    seen = sorted(pulled.counters for client in clients for _, pulled in client.result())
+    by_minibatches = {counters.minibatches: counters.target_refreshes for counters in seen}
+    assert by_minibatches == {3 * number: 3 * number // 10 for number in range(1, 81)}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("method", ["push", "push_pull", "add_counts"])
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_a_refresh_in_a_step_that_was_lost_happens_once(opened, arrives, method):
+    first, second = opened("add", target_period=10)
+    second("push", _q(ONES, 1.0), Counters(updates=1, minibatches=9), 0)
+    np.testing.assert_array_equal(second("pull_target")["q"], START["q"])
+    first("lose_next_step", arrives)
+    if method == "add_counts":
+        first(method, Counters(minibatches=3))
+    else:
+        first(method, _q(ONES, 1.0), Counters(updates=1, minibatches=3), 0)
+    online, counters = second("pull")
+    assert (counters.minibatches, counters.target_refreshes) == (12, 1)
+    np.testing.assert_array_equal(second("pull_target")["q"], online["q"])
+    second("push", _q(ONES, 1.0), Counters(updates=1, minibatches=7), 0)  # short of 20
+    first("add_counts", Counters())
+    np.testing.assert_array_equal(first("pull_target")["q"], online["q"])
+    assert first("pull").counters.target_refreshes == 1
+
+
+@pytest.mark.cluster
+def test_counts_without_a_push_refresh_targets_too(opened):
+    first, second = opened("add", target_period=10)
+    first("push", _q(ONES, 1.0), Counters(updates=1), 0)
+    second("add_counts", Counters(minibatches=9))
+    np.testing.assert_array_equal(second("pull_target")["q"], START["q"])
+    assert first("claim_steps", 5, Counters(minibatches=1))[1].target_refreshes == 1
+    np.testing.assert_array_equal(second("pull_target")["q"], START["q"] + 1)
 
 
 @pytest.mark.cluster
@@ -383,7 +482,7 @@ def test_a_process_whose_seat_another_has_taken_is_refused_and_changes_nothing(o
     first, second = opened("adam")
     assert first("claim_steps", 100, Counters())[0] == 100
     first("add_counts", Counters(env_steps=30))
-    second("open_store", "adam", P, 0)  # another process as worker 0
+    second("open_store", {"q": ("adam", P)}, 0)  # another process as worker 0
     ledger = second("join")
     assert (ledger.seats[0].starts, ledger.counters.claimed_steps) == (2, 30)
     before = second("state")
@@ -391,7 +490,7 @@ def test_a_process_whose_seat_another_has_taken_is_refused_and_changes_nothing(o
     for call in (
         ("claim_steps", 5, Counters()),
         ("add_counts", Counters(env_steps=70, stopped=1)),
-        ("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 0),
+        ("push", _q(ONES, 0.1), Counters(updates=1), 0),
     ):
         with pytest.raises(RuntimeError, match=refusal):
             first(*call)
@@ -403,20 +502,19 @@ def test_a_process_whose_seat_another_has_taken_is_refused_and_changes_nothing(o
 @pytest.mark.cluster
 @pytest.mark.parametrize("optimizer", ["add", "adam", "rmsprop"])
 def test_an_update_that_is_too_stale_changes_no_bit_on_any_ps(opened, optimizer):
-    client, other = opened(optimizer, 1)  # max_staleness
+    client, other = opened(optimizer, max_staleness=1)
     for number, update in enumerate(_updates(7, 3)):
-        assert client("push", update, 0.1, Counters(updates=1), number).updates == number
+        assert client("push", _q(update, 0.1), Counters(updates=1), number).updates == number
     before = other("state")
     counts = Counters(updates=1, minibatches=4, env_steps=0)
-    assert other("push", np.ones(P, np.float32), 0.1, counts, 1).updates == 3  # 2 behind
+    assert other("push", _q(ONES, 0.1), counts, 1).updates == 3  # 2 behind
     after = other("state")
-    assert Counters(*after.pop("counters")) == Counters(updates=3, dropped=1, minibatches=4)
-    before.pop("counters")
-    _assert_equal(after, before)
-    assert other("push", np.ones(P, np.float32), 0.1, counts, 2).updates == 3  # 1 behind
+    assert saved_counters(after) == Counters(updates=3, dropped=1, minibatches=4)
+    _assert_equal(_without_counters(after), _without_counters(before))
+    assert other("push", _q(ONES, 0.1), counts, 2).updates == 3  # 1 behind
     moved = other("state")
-    assert (moved["online"] != before["online"]).all()
-    for name in before.keys() - {"online", "target", "slot/mom"}:
+    assert (moved["q/online"] != before["q/online"]).all()
+    for name in _without_counters(before).keys() - {"q/online", "q/target", "q/slot/mom"}:
         assert (moved[name] != before[name]).any(), name
     assert other("add_counts", Counters()) == Counters(updates=4, dropped=1, minibatches=8)
 
@@ -433,7 +531,7 @@ def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(o
     outage = "Outage: the parameters were restored from a checkpoint"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=outage):
-            other("push", np.ones(P, np.float32), 0.1, Counters(updates=1, env_steps=50), 0)
+            other("push", _q(ONES, 0.1), Counters(updates=1, env_steps=50), 0)
     for call in (("pull",), ("pull_target",), ("state",), ("check",), ("add_counts", Counters()), ("take_episodes",)):
         with pytest.raises(RuntimeError, match=outage):
             other(*call)
@@ -442,7 +540,7 @@ def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(o
     assert other("settle") is False
     ledger = other("join", False)
     assert [seat.starts for seat in ledger.seats] == [1, 1]  # counted on, and no new process
-    counters = Counters(*map(int, saved["counters"]))
+    counters = saved_counters(saved)
     assert other("claim_steps", 5, Counters()) == (5, counters._replace(claimed_steps=counters.claimed_steps + 5))
     assert chief("settle") is False
 
@@ -466,18 +564,18 @@ def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_b
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
-@pytest.mark.parametrize("options", [(), (0, 30.0, "float32", False)], ids=["shared memory", "sockets"])
+@pytest.mark.parametrize("options", [{}, SOCKETS], ids=["shared memory", "sockets"])
 def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrives, options):
     # To give an unheard grant back takes a ticket. It must not be newer than those that still wait to be settled, as
     # their counts would then be taken for ones that came before.
-    first, second = opened("add", *options)
+    first, second = opened("add", **options)
     first("lose_next_step", arrives, True)
     for call in (
         # With shared memory what is lost here is not the trip, but the question whether the ps finds the segment.
-        ("push_pull", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=7), 0),
+        ("push_pull", _q(ONES, 1.0), Counters(updates=1, minibatches=7), 0),
         ("claim_steps", 7, Counters(env_steps=0)),
         ("add_counts", Counters(minibatches=3)),
-        ("push", np.ones(P, np.float32), 1.0, Counters(updates=1, minibatches=5), 0),
+        ("push", _q(ONES, 1.0), Counters(updates=1, minibatches=5), 0),
         ("claim_steps", 7, Counters(episodes=2)),
     ):
         with pytest.raises(RuntimeError, match="Outage: the parameter server has ended"):
@@ -486,7 +584,7 @@ def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrive
     assert first("settle") is True
     assert second("add_counts", Counters()) == Counters(minibatches=7 + 3 + 5, updates=2, episodes=2)
     is_there = arrives and options  # of the updates the first, where its call came through
-    np.testing.assert_array_equal(second("pull").online, np.arange(P) + (1 if is_there else 0))
+    np.testing.assert_array_equal(second("pull").online["q"], np.arange(P) + (1 if is_there else 0))
 
 
 @pytest.mark.cluster
@@ -495,7 +593,7 @@ def test_a_seat_lost_during_an_outage_is_noticed_when_it_settles(opened):
     first("lose_next_step", False, True)
     with pytest.raises(RuntimeError, match="Outage"):
         first("add_counts", Counters(env_steps=4))
-    second("open_store", "add", P, 0)
+    second("open_store", {"q": ("add", P)}, 0)
     second("join")
     first("reconnect", 5.0)
     with pytest.raises(RuntimeError, match="RunError: worker 0: another process has taken its place"):
@@ -509,8 +607,8 @@ def _cluster_to_harm(folder, num_ps=2, flags=("--lease=600", "--start_deadline=6
     cluster = StoreCluster(folder, num_ps, num_workers=2, total_steps=BUDGET, flags=flags)
     try:
         cluster.wait_until_ready()
-        cluster.open("adam", P)
-        cluster.clients[0]("initialize", np.arange(P, dtype=np.float32))
+        cluster.open({"q": ("adam", P)})
+        cluster.clients[0]("initialize", START)
         for client in cluster.clients:
             client("join")
         yield cluster
@@ -523,17 +621,17 @@ def _cluster_to_harm(folder, num_ps=2, flags=("--lease=600", "--start_deadline=6
 def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path, victim):
     with _cluster_to_harm(tmp_path) as cluster:
         chief, other = cluster.clients
-        chief("push_pull", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)
+        chief("push_pull", _q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)
         saved = chief("state")
         chief("check")  # as with every row of metrics
         other("claim_steps", 10, Counters())
-        chief("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 1)
+        chief("push", _q(ONES, 0.1), Counters(updates=1, minibatches=1), 1)
         cluster.ps[victim].process.kill()
         cluster.ps[victim].wait(5)
         address = cluster.spec.ps[victim]
         for client in (chief, other):
             with pytest.raises(RuntimeError, match=f"Outage: the parameter server at {address} has ended"):
-                client("push", np.ones(P, np.float32), 0.1, Counters(updates=1), 2)
+                client("push", _q(ONES, 0.1), Counters(updates=1), 2)
             begin = time.monotonic()
             for call in [("pull",), ("claim_steps", 5, Counters()), ("state",), ("check",), ("is_ready",)] * 20:
                 with pytest.raises(RuntimeError, match=f"Outage: the parameter server at {address} has ended"):
@@ -557,10 +655,10 @@ def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path
         assert [seat.starts for seat in ledger.seats] == [1, 1]
         _assert_equal(other("state"), saved)
         assert other("claim_steps", BUDGET, Counters())[0] == BUDGET
-        before, pulled = chief("push_pull", np.ones(P, np.float32), 0.1, Counters(updates=1), 1)
+        before, pulled = chief("push_pull", _q(ONES, 0.1), Counters(updates=1), 1)
         assert before == Counters(updates=1, minibatches=1, claimed_steps=BUDGET)
-        np.testing.assert_array_equal(pulled.online, other("pull").online)
-        assert (pulled.online != saved["online"]).all()
+        np.testing.assert_array_equal(pulled.online["q"], other("pull").online["q"])
+        assert (pulled.online["q"] != saved["q/online"]).all()
         assert all(chief("share_memory"))
 
 
@@ -572,8 +670,8 @@ def test_after_a_ps_stood_still_everything_is_counted_once(tmp_path):
         pushed = 0
         for ps, call in [
             (0, ("claim_steps", 7, Counters(env_steps=0, minibatches=1))),
-            (0, ("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)),
-            (1, ("push", np.ones(P, np.float32), 0.1, Counters(updates=1, minibatches=1), 0)),
+            (0, ("push", _q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)),
+            (1, ("push", _q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)),
             (0, ("add_counts", Counters(env_steps=7, minibatches=1))),
         ]:
             cluster.ps[ps].process.send_signal(signal.SIGSTOP)
@@ -595,7 +693,7 @@ def test_after_a_ps_stood_still_everything_is_counted_once(tmp_path):
 def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
     with _cluster_to_harm(tmp_path, num_ps=1) as cluster:
         first, second = cluster.clients
-        first("open_store", "adam", P, 0, 0, 2.0)  # deadline
+        first("open_store", {"q": ("adam", P)}, 0, {"deadline": 2.0})
         first("join")
         cluster.ps[0].process.send_signal(signal.SIGSTOP)
         with pytest.raises(RuntimeError, match=rf"RunError: no answer from .* {cluster.spec.ps[0]} within 2 s"):
@@ -606,7 +704,7 @@ def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
 def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
     with _cluster_to_harm(tmp_path, flags=("--lease=2", "--start_deadline=600")) as cluster:
         first, second = cluster.clients
-        token = second("open_store", "adam", P)
+        token = second("open_store", {"q": ("adam", P)})
         second("join")
         assert second("claim_steps", 700, Counters())[0] == 700
         second("add_counts", Counters(env_steps=100))
@@ -617,17 +715,17 @@ def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
             Counters(claimed_steps=BUDGET, env_steps=100),
         )
         with pytest.raises(RuntimeError, match="RunError: worker 1: its lease ran out while it stood still; the run "):
-            second("push", np.ones(P, np.float32), 0.1, Counters(env_steps=600), 0)
+            second("push", _q(ONES, 0.1), Counters(env_steps=600), 0)
         first("add_counts", Counters(claimed_steps=-50))
 
-        token = second("open_store", "adam", P)  # it is started again
+        token = second("open_store", {"q": ("adam", P)})  # it is started again
         assert second("join").seats[1].starts == 3
         assert second("claim_steps", 40, Counters())[0] == 40
         tell(cluster.spec, 0, 1, new_token(), 1)  # another one, which never had the seat, fails
         tell(cluster.spec, 0, 1, token, 1)  # too late: it is not the newest
         assert second("claim_steps", 40, Counters())[0] == 10
 
-        token = second("open_store", "adam", P)
+        token = second("open_store", {"q": ("adam", P)})
         second("join")
         assert second("claim_steps", 50, Counters())[0] == 50
         tell(cluster.spec, 0, 1, token, 1)
