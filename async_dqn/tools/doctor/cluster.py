@@ -4,7 +4,7 @@ import functools
 import ipaddress
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout  # another class than the builtin one before Python 3.11
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import psutil
 
 from async_dqn.base.errors import UserError
-from async_dqn.cluster.spec import ClusterSpec, check_port
+from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
 from async_dqn.tools.doctor.checks import Result, start
 
-CONNECT_SECONDS = 2.0
+_RESERVE = 4.0  # seconds that are left for what is done with an address
 _GUIDE = "docs/running.md#security"
 
 
@@ -45,7 +45,7 @@ def look_up_hosts(spec: ClusterSpec) -> dict[str, Future]:
 def resolved(lookup: Future, end: float) -> tuple[list[str], str]:
     """The IP addresses of a host, in time for what is done with them, or nothing and the reason."""
     try:
-        found = lookup.result(max(0.0, end - CONNECT_SECONDS - 2.0 - time.monotonic()))
+        found = lookup.result(max(0.0, end - _RESERVE - time.monotonic()))
         return list(dict.fromkeys(address[0] for *_, address in found)), ""
     except FutureTimeout:
         return [], "no answer in time"
@@ -124,23 +124,13 @@ def check_address(address: str, lookup: Future, end: float) -> Iterable[Result]:
             check_port(address)
             yield Result("ok", f"{address}, this machine: the port is free")
         except UserError as error:
-            runs = not _connect(["localhost"], port)
-            yield Result("warning" if runs else "failure", str(error), "right if the cluster runs already")
+            status = "failure" if _is_silent(f"localhost:{port}") else "warning"
+            yield Result(status, str(error), "right if the cluster runs already")
     else:
-        fault = _connect(ips, port)
+        silent = _is_silent(address)
         remedy = f"start it there, before or after the others, or open port {port} in that host's firewall"
-        yield Result("warning" if fault else "ok", f"{address}: {fault or 'it answers'}", remedy)
+        yield Result("warning" if silent else "ok", f"{address} {'does not answer' if silent else 'answers'}", remedy)
 
 
-def _connect(hosts: Sequence[str], port: int) -> str:
-    """What keeps one from reaching any of the hosts; nothing where one answers."""
-    fault = ""
-    for host in hosts:
-        try:
-            socket.create_connection((host, port), CONNECT_SECONDS / len(hosts)).close()
-            return ""
-        except TimeoutError:
-            fault = f"no answer within {CONNECT_SECONDS:g} s"
-        except OSError as error:
-            fault = error.strerror or str(error)
-    return fault
+def _is_silent(address: str) -> bool:
+    return bool(wait_until_reachable([address], 0.0, lambda: False))

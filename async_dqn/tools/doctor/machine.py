@@ -21,6 +21,7 @@ from async_dqn.tools.doctor.cluster import Here
 _PROCESS_GB = 0.7  # resident in one process beside replay; 0.4 of it is TensorFlow's code, which all share
 _CHECKPOINTS_GB = 1.0  # room for those of any network here
 _CGROUP = Path("/sys/fs/cgroup")
+_CARD = "index,uuid,name,memory.total,memory.free"  # in MiB
 
 
 def replay_gigabytes(config: Config, here: Here) -> float:
@@ -61,9 +62,7 @@ def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -
 def check_cores(config: Config, here: Here, cores: float, load: float) -> Iterable[Result]:
     """Threads that compute and the load that others cause, against the cores that they may use."""
     wanted = len(here.workers) * max(1, config.threads)
-    found = (
-        f"{cores:g} for {count(wanted, 'computing thread')} of {count(len(here.workers), 'worker')}; load {load:.1f}"
-    )
+    found = f"{cores:g}; {count(wanted, 'computing thread')} of {count(len(here.workers), 'worker')}; load {load:.1f}"
     remedy = "fewer workers or --threads, or end what else runs (top shows it)"
     yield Result("warning" if wanted > cores or load > 0.7 * cores else "ok", found, remedy)
 
@@ -94,7 +93,11 @@ def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]
       seen: how many TensorFlow sees; None where it does not work.
     """
     try:
-        cards = [] if config.gpus == "none" else nvidia_cards()
+        cards = []
+        if config.gpus != "none" and shutil.which("nvidia-smi"):
+            query = ["nvidia-smi", f"--query-gpu={_CARD}", "--format=csv,noheader,nounits"]
+            said = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+            cards = [row for line in said.splitlines() if len(row := line.split(", ")) == 5]
         visible = devices.visible_gpus(os.environ) if cards else []
         chosen = [devices.gpu_of_worker(config.gpus, worker, visible) for worker in here.workers]
     except (UserError, OSError, subprocess.SubprocessError) as error:
@@ -111,18 +114,9 @@ def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]
         row = next((row for row in cards if name == row[0] or row[1].startswith(name)), [name, "", "", "", ""])
         total, free = (float(cell) * 2**20 / 1e9 if cell.isdecimal() else math.inf for cell in row[3:])
         share = config.gpu_memory_fraction or (0.0 if config.gpu_memory_growth else 1.0)  # of all, for each worker
-        found = f"{name}: {row[2]}, {free:.1f} of {total:.1f} GB free, {count(sharers, 'worker')}, "
+        known = f", {free:.1f} of {total:.1f} GB free" if math.isfinite(total) else ""
+        found = f"{name}: {row[2]}{known}, {count(sharers, 'worker')}, "
         found += f"{share:g} of it each" if share else "memory as needed"
         fits, is_free = share * sharers <= 1 + 1e-9, not share or share * sharers * total <= free
         remedy = f"--gpu_memory_fraction={math.floor(100 / sharers) / 100:g} or less, or end what holds its memory"
         yield Result("ok" if fits and is_free else "warning" if fits else "failure", found, remedy)
-
-
-def nvidia_cards() -> list[list[str]]:
-    """Index, uuid, name, total and free MiB of each GPU; none without nvidia-smi, an error where that fails."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return [row for row in rows if len(row) == 5]

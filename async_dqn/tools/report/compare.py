@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import statistics
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, rea
 
 _FILE = "compare.json"
 _BASELINE = ("baseline", "baseline", 1)  # kind, command, parameter servers
-_OF_A_TRIAL = ("seed", "num_workers")  # settings that are a trial's own
 
 
 class Trial(NamedTuple):
@@ -122,7 +120,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
             if trial.is_done(games):
                 continue
             left, begun = sum(not other.is_over for other in plan[number - 1 :]), time.monotonic()
-            hint = f", about {format_seconds(left * statistics.fmean(took))} left in all" if took and left else ""
+            hint = f", about {format_seconds(left * sum(took) / len(took))} left in all" if took and left else ""
             header, code = f"{number} of {len(plan)}: {trial.name}{hint}", 0
             progress.say(header)
             if not trial.is_over:
@@ -157,7 +155,7 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any] | None) -> 
       UserError: something else lies there, or a comparison of other settings.
     """
     path, defaults = folder / _FILE, type(config)().to_dict()
-    shared = {name: value for name, value in config.to_dict().items() if name not in _OF_A_TRIAL}
+    shared = {name: value for name, value in config.to_dict().items() if name not in ("seed", "num_workers")}
     calls = []
     try:
         if path.exists():

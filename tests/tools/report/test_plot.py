@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -48,21 +47,6 @@ def test_settings_tell_curves_apart_and_folders_where_these_are_too_many(tmp_pat
         assert label.startswith("1 ps + 2 workers, ") and word in label
 
 
-def test_runs_of_another_version_need_not_have_all_settings(tmp_path):
-    first, second = read(tmp_path, first={}, second={})
-    del second.settings["seed"], second.settings["discount"]
-    assert list(plot.group([first, second])) == ["1 ps + 2 workers, first", "1 ps + 2 workers, second"]
-
-
-def test_one_run_is_a_running_mean_over_all_its_games(tmp_path):
-    axes = draw(read(tmp_path, a={"returns": [1.0, 3.0, 8.0]}), window=2)
-    ((x, y),) = strong(axes)
-    np.testing.assert_allclose(x, [0.05, 0.1, 0.15])  # thousands of steps
-    np.testing.assert_allclose(y, [1, 2, 5.5])
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [1, 3, 8])
-    assert axes.lines[0].get_alpha() < 0.5
-
-
 @pytest.mark.parametrize(
     ("returns", "expected"),
     [
@@ -76,15 +60,6 @@ def test_a_few_seeds_are_a_line_each_and_many_thin_lines_and_their_mean(tmp_path
     np.testing.assert_allclose([(x[-1], y[-1]) for x, y in strong(axes)], expected)
     thin = [line for line in axes.lines if line.get_linewidth() < 1]
     assert len(thin) == (len(returns) if len(expected) == 1 else 0)
-
-
-def test_seeds_that_have_no_time_in_common_have_no_mean(tmp_path):
-    lengths = [1, 80, 80, 80, 80]
-    runs = read(
-        tmp_path,
-        **{f"s{i}": {"returns": [2.0] * 9, "seed": i, "game_length": n} for i, n in enumerate(lengths)},
-    )
-    assert [len(x) for x, _ in strong(draw(runs))] == [0]
 
 
 @pytest.mark.parametrize(
@@ -116,13 +91,6 @@ def test_the_legend_says_what_is_amiss_and_times_that_nobody_knows_are_not_drawn
     assert len(x) == len(y) == 0
 
 
-def test_a_goal_is_a_line(tmp_path):
-    axes = draw(read(tmp_path, a={"stop_at_return": 18.0}, b={"stop_at_return": 18.0, "seed": 1}))
-    (goal,) = (line for line in axes.lines if line.get_linestyle() == "--")
-    assert list(goal.get_ydata()) == [18, 18]
-    assert not [line for line in draw(read(tmp_path, c={})).lines if line.get_linestyle() == "--"]
-
-
 @pytest.mark.parametrize("number", [1, 7, 8, 40])
 def test_many_curves_differ_in_their_look_and_leave_room_for_the_picture(tmp_path, number):
     runs = read(tmp_path, **{f"run-{i}": {"returns": [1.0, 2.0], "local_steps": i + 1} for i in range(number)})
@@ -133,12 +101,6 @@ def test_many_curves_differ_in_their_look_and_leave_room_for_the_picture(tmp_pat
     assert figure.legends[0].get_window_extent().y0 >= 0
     looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_linewidth() == 2}
     assert len(looks) == min(number, 28)
-
-
-def test_drawing_changes_nobody_else_s_style(tmp_path):
-    before = dict(matplotlib.rcParams)
-    draw(read(tmp_path, a={"returns": [1.0]}))
-    assert dict(matplotlib.rcParams) == before
 
 
 def call(*arguments):

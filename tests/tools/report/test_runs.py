@@ -7,7 +7,7 @@ from report_helpers import write_csv, write_run
 
 from async_dqn.base.errors import UserError
 from async_dqn.run.worker_table import read_process, read_worker, worker_table
-from async_dqn.tools.report.runs import read_evaluation, read_run, read_runs, read_stalenesses, running_mean
+from async_dqn.tools.report.runs import read_evaluation, read_run, read_stalenesses, running_mean
 
 
 def append(path, *lines):
@@ -109,23 +109,12 @@ def test_settings_and_summary_may_hold_anything(tmp_path, content):
     np.testing.assert_array_equal(run.games["episode_return"], [1])
 
 
-@pytest.mark.parametrize("command", [None, 7, "baseline", ["async-dqn"], [["x"], ["y"]]])
-def test_a_command_may_be_anything(tmp_path, command):
-    assert read_run(write_run(tmp_path / "a", [1.0], described={"command": command})).kind == "1 ps + 2 workers"
-
-
 @pytest.mark.parametrize("name", ["missing", "empty", "file", "nul\0"])
 def test_a_folder_without_a_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"{name} holds no run"):
         read_run(tmp_path / name)
-
-
-def test_a_run_is_read_once_however_its_folder_is_named(tmp_path):
-    path = write_run(tmp_path / "a", [1.0])
-    (tmp_path / "link").symlink_to(path)
-    assert len(read_runs([str(path), f"{path}/", f"{path}/../a", str(tmp_path / "link")])) == 1
 
 
 @pytest.mark.parametrize(

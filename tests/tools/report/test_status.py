@@ -80,13 +80,6 @@ def test_a_resumed_run_goes_on_whatever_the_summary_of_its_first_part_says(tmp_p
     assert found[-1].split()[2] == worker
 
 
-def test_a_run_that_has_just_begun(tmp_path):
-    path = write_run(tmp_path / "run", [], exit_reason=None)
-    (path / "metrics.csv").unlink()
-    _, state = lines(path)
-    assert state.startswith("starting")
-
-
 def test_rows_that_hold_no_numbers_leave_gaps(tmp_path):
     path = write_run(tmp_path / "run", [1.0], exit_reason="running")
     (path / "metrics.csv").write_text("env_steps,wall_seconds,epsilon\n10,1,x\n")
