@@ -1,15 +1,24 @@
-"""The tool that writes requirements.lock: what it makes of the answers of several Pythons."""
+"""requirements.lock, and the tool that writes it: what it makes of the answers of several Pythons."""
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import setuptools
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "launch" / "update_lock.py"
+
+
+def pins() -> list[Requirement]:
+    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
+    return [Requirement(line) for line in lines if not line.startswith("#")]
 
 
 @pytest.fixture
@@ -44,11 +53,8 @@ def test_versions_that_differ_are_told_apart_by_markers(tool):
 
 def test_the_lock_is_what_it_writes(tool, monkeypatch, tmp_path):
     """Reading requirements.lock back and merging it again gives its very lines, under its very header."""
-    from packaging.requirements import Requirement
-
     pythons = re.search(r"update_lock.py (.*)", (ROOT / "requirements.lock").read_text())[1].split()
-    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
-    wanted = [Requirement(line) for line in lines]
+    wanted = pins()
 
     def resolve(python):
         version = python.removeprefix("python")
@@ -65,3 +71,26 @@ def test_without_a_python_it_says_how_it_is_called():
     called = subprocess.run([sys.executable, str(TOOL)], capture_output=True, text=True)
     assert called.returncode == 1
     assert "launch/update_lock.py python3.10 python3.11" in called.stderr
+
+
+def test_lock_is_exact():
+    for pin in pins():
+        assert [specifier.operator for specifier in pin.specifier] == ["=="], pin
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        names = [pin.name for pin in pins() if not pin.marker or pin.marker.evaluate({"python_version": python})]
+        assert len(names) == len(set(names))
+
+
+def test_lock_covers_setup(monkeypatch):
+    metadata: dict = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **keywords: metadata.update(keywords))
+    runpy.run_path(str(ROOT / "setup.py"))
+    for python in ("3.10", "3.11", "3.12", "3.13"):
+        versions = {
+            canonicalize_name(pin.name): next(iter(pin.specifier)).version
+            for pin in pins()
+            if not pin.marker or pin.marker.evaluate({"python_version": python})
+        }
+        for line in metadata["install_requires"] + metadata["extras_require"]["dev"]:
+            requirement = Requirement(line)
+            assert requirement.specifier.contains(versions[requirement.name]), (python, line)

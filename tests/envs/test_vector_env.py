@@ -186,10 +186,10 @@ def test_cartpole_is_gymnasiums_own():
         ("CartPole-v1", "none", 0, 300),
         ("CartPole-v1", "none", 50, 300),
         ("breakout", "classic", 0, 400),
-        ("breakout", "classic", 300, 700),
-        ("breakout", "machado", 300, 700),
+        pytest.param("breakout", "classic", 300, 700, marks=pytest.mark.slow),
+        pytest.param("breakout", "machado", 300, 700, marks=pytest.mark.slow),
         ("pong", "classic", 10_000, 1_300),
-        ("pong", "machado", 500, 1_300),
+        pytest.param("pong", "machado", 500, 1_300, marks=pytest.mark.slow),
     ],
 )
 def test_restored_environments_go_on_as_if_they_had_never_stopped(id, protocol, steps_per_seed, num_steps):

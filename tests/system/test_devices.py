@@ -114,7 +114,7 @@ def test_all_threads_of_a_process_keep_to_its_cores():
     if len(cores) < 2:
         pytest.skip("there is one core")
     program = (
-        "import os, threading; from async_dqn import devices; ended = threading.Event()\n"
+        "import os, threading; from async_dqn.system import devices; ended = threading.Event()\n"
         "threading.Thread(target=ended.wait, daemon=True).start()\n"
         f"devices.keep_to_cores(1, {len(cores)})\n"
         "threading.Thread(target=ended.wait, daemon=True).start()\n"
