@@ -26,9 +26,9 @@ def code_lines(page: Path) -> list[str]:
 
 def program() -> Any:
     """The command line, imported late: it imports all that there is, and tables are made without it."""
-    from async_dqn import __main__
+    from async_dqn.cli import main
 
-    return __main__
+    return main
 
 
 def help_of(*arguments: str) -> str:

@@ -112,12 +112,12 @@ class RolloutExperience:
             self._stacked, self._action, self._reward, self._terminated, self._truncated, self._outputs, next_outputs
         )
 
-    def _next_outputs(self) -> Outputs:
+    def _next_outputs(self) -> dict[str, np.ndarray]:
         """The outputs one step later, which are the next step's but after a truncation and at the end."""
         places = [*self._cut, *((self._length - 1, n) for n in range(self._action.shape[1]))]
         times, envs = np.array(places).T
         found = self._evaluate(np.stack([*self._cut.values(), *self._last]))
-        following = {}
+        following: dict[str, np.ndarray] = {}
         for name, one in self._outputs.items():
             following[name] = np.concatenate([one[1:], one[-1:]])
             following[name][times, envs] = found[name]
