@@ -33,7 +33,7 @@ def test_the_agent_is_short():
     assert len(AGENT.splitlines()) < 100
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_the_agent_learns_and_plays(folder):
     flags = ["--agent=my_agents:A2C", "--env=CartPole-v1", "--max_gradient_norm=0.5", "--logdir=run"]
     done = run(folder, "baseline", *flags)
