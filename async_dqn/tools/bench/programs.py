@@ -1,7 +1,7 @@
 """Whole programs, through the command line that users have: how fast they learn, and what they take of the machine."""
 
-import contextlib
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -14,6 +14,7 @@ import psutil
 
 from async_dqn.base.errors import RunError
 from async_dqn.run import csv_log
+from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
 from async_dqn.system.task import wait
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
@@ -67,14 +68,8 @@ def ours(job: str, config: Config) -> Program:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file, as numbers; cells that hold none are left out."""
-    rows: list[dict[str, float]] = []
-    for row in csv_log.rows(path):
-        rows.append({})
-        for name, cell in row.items():
-            with contextlib.suppress(ValueError):
-                rows[-1][name] = float(cell)
-    return list(rows)
+    """The rows of a metrics file, as numbers; NaN where a cell holds none."""
+    return [{name: as_number(cell) for name, cell in row.items()} for row in csv_log.rows(path)]
 
 
 def measure(program: Program, seconds: float) -> dict[str, float]:
@@ -129,7 +124,7 @@ def values(rows: Sequence[Row], before: Sample, after: Sample) -> dict[str, floa
     wall = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
     columns = {"agent steps/s": "env_steps", "minibatches/s": "minibatches", "updates/s": "updates"}
     rates = {metric: (rows[-1][column] - rows[0][column]) / wall for metric, column in columns.items()}
-    staleness = [row["staleness_mean"] for row in rows[1:] if "staleness_mean" in row]
+    staleness = [one for row in rows[1:] if math.isfinite(one := row.get("staleness_mean", math.nan))]
     cores = {who: (after.cpu[who] - before.cpu[who]) / (after.time - before.time) for who in before.cpu}
     costs = {who: 1_000 * used / rates["agent steps/s"] for who, used in cores.items()}
     found = {

@@ -42,9 +42,7 @@ def _size(num_ps: int, num_workers: int) -> str:
 def part_cases(plan: Plan) -> list[Case]:
     """Each part of a worker when it is all that one core does."""
     functions: dict[str, tuple[str, dict[str, Any]]] = {
-        "environment": ("environment", {}),
-        "acting": ("acting", {}),
-        "experience": ("experience", {}),
+        **{name: (name, {}) for name in ("environment", "acting", "experience")},
         **{f"minibatch, {dtype}": ("minibatch", {"compute_dtype": dtype}) for dtype in DTYPES},
         **{f"round trip to {num_ps} ps": ("round_trips", {"num_ps": num_ps}) for num_ps in (1, 2)},
     }

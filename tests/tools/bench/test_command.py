@@ -243,7 +243,8 @@ def test_a_signal_ends_everything_in_order(tmp_path, number):
     script = tmp_path / "bench.py"
     script.write_text(textwrap.dedent(INTERRUPTIBLE))
     with subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: len(processes_naming(tmp_path)) == 2, 60, "the program runs")
+        kept = tmp_path / "out" / "bench.json"  # of the case before
+        wait_until(lambda: kept.exists() and len(processes_naming(tmp_path)) == 2, 60, "the program runs")
         process.send_signal(number)
         process.communicate(timeout=60)
     assert process.returncode == 130

@@ -1,5 +1,6 @@
 """Whole programs: small scripts that stand in for them, and made-up rows."""
 
+import math
 import sys
 import textwrap
 
@@ -89,7 +90,9 @@ def test_a_run_directory_is_read(tmp_path):
         path = tmp_path / "run" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert program.rows(tmp_path) == [{"wall_seconds": 0.5}, {"wall_seconds": 1.0, "loss": 0.25}]
+    rows = program.rows(tmp_path)
+    assert [row["wall_seconds"] for row in rows] == [0.5, 1.0]
+    assert math.isnan(rows[0]["loss"]) and math.isnan(rows[0]["cores"]) and rows[1]["loss"] == 0.25
     workers = program.workers(tmp_path)
     assert workers["worker 0"][-1] == {"wall_seconds": 2.0, "env_steps": 200.0} and workers["worker 1"] == []
 
