@@ -1,4 +1,4 @@
-"""environments.py: names and bad input, and frames against gymnasium's own preprocessing."""
+"""Names of environments and bad input, and frames against gymnasium's own preprocessing."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ def assert_same_frame(ours, reference):
     np.testing.assert_allclose(ours.astype(int), reference.astype(int), atol=1)
 
 
-@pytest.mark.parametrize("game", ["Pong", "Breakout"])
+@pytest.mark.parametrize("game", [pytest.param("Pong", marks=pytest.mark.slow), "Breakout"])
 def test_a_whole_machado_game_is_gymnasiums_preprocessing(game, preprocessing):
     env, reference = make(game, protocol="machado", seed=5), preprocessing(game, 5, 0.25)
     assert_same_frame(env.reset()[0], reference.reset()[0])
@@ -80,6 +80,7 @@ def test_a_whole_machado_game_is_gymnasiums_preprocessing(game, preprocessing):
     assert_same_frame(result.observation[0], reference.reset()[0])  # the same stream goes on
 
 
+@pytest.mark.slow
 def test_a_classic_game_starts_with_fire_and_at_most_28_noops(preprocessing):
     _, results = play(make("breakout", num_envs=3, seed=7), [[action] * 3 for action in [2, 3, 1, 2, 0, 3]])
     reference = preprocessing("Breakout", 7, 0.0)
