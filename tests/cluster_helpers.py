@@ -215,34 +215,15 @@ class _Worker:
         )
         return token
 
-    def lose_next_step(self, arrives: bool, outage: bool = False) -> None:
-        """The next step is not heard of again, whether it was made on the parameter servers or not."""
-        from async_dqn.base.errors import Outage
+    def fault(self, name: str, *arguments: Any) -> Any:
+        """Injects one of `store_faults` into the store."""
+        import store_faults
 
-        steps = self.store._session
-        connection, reopen, patience = steps._connection, steps._open, steps.patience
-        session = connection._session or reopen()
-
-        class LosingSession:
-            def run(self, *arguments: Any) -> None:
-                if arrives:
-                    session.run(*arguments)
-                if outage:
-                    raise Outage("the parameter server has ended")
-                threading.Event().wait()
-
-            def close(self) -> None:
-                session.close()
-
-        def open_again() -> Any:
-            steps._open, steps.patience = reopen, patience
-            return reopen()
-
-        connection._session, steps._open, steps.patience = LosingSession(), open_again, patience if outage else 1.0
+        return getattr(store_faults, name)(self.store, *arguments)
 
     def share_memory(self) -> list[str]:
         """Addresses of the segments that are shared with each ps, by module; empty for those that are not."""
-        shared = self.store._share_memory().values()
+        shared = self.store._segments.get().values()
         return [segment.address if segment else "" for segments in shared for segment in segments]
 
     def be_elsewhere(self, ps: int) -> None:
@@ -270,7 +251,8 @@ class _Worker:
         shared_memory.Segment = Refused
 
     def be_patient(self, seconds: float) -> None:
-        self.store._session.patience = seconds
+        for channel in (self.store._counts, self.store._pushes):
+            channel.session.patience = seconds
 
     def join(self, is_start: bool = True) -> Any:
         return self.store.join(is_start=is_start)

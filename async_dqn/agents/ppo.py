@@ -56,7 +56,6 @@ _ATARI = {
     "network": "nips",
     "total_steps": 3_000_000,
     "envs_per_worker": 16,
-    "batch_size": 128,
     "learning_rate": 5e-4,
     "final_learning_rate": 0.0,
     "max_gradient_norm": 0.5,
@@ -72,7 +71,7 @@ class PPO(Agent):
     network_outputs = {"logits": "of the policy", "value": "of the state"}
     presets = {
         "atari": _ATARI,
-        "pong": _ATARI | {"stop_at_return": 18.0, "entropy_cost": 0.005},
+        "pong": _ATARI | {"stop_at_return": 18.0},
         "cartpole": {
             "network": "mlp",
             "total_steps": 100_000,

@@ -1,9 +1,9 @@
 """Done-queues: how a parameter server learns that it may end, and the workers that they should.
 
-`server.join()` never returns. So every ps hosts a shared queue, into which each worker puts signs of life and, when it
-is done, how it ended; a ps ends once there is nobody left to wait for. A second queue goes the other way: a ps that is
-told to end puts a word into it that all workers read. Queues are shared by name in graph mode only, and need no
-initialisation: they are there as soon as a restarted ps is.
+`server.join()` never returns. So every ps hosts a shared queue. Each worker puts heartbeats into it and, when it is
+done, its exit code. A ps ends once no worker is left to wait for. A second queue works in the other direction: a ps
+that is told to end puts an entry into it, and all workers look at its size. Queues are shared by name in graph mode
+only. They need no initialisation, so they are there as soon as a restarted ps is.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ class Message(NamedTuple):
 def done_queue(ps: int) -> tf.queue.FIFOQueue:
     """The queue of messages to one ps, in the current graph."""
     with tf.device(f"/job:ps/task:{ps}"):
-        # Room for what a ps that stands still for minutes misses; a worker's thread would wait, never the worker. The
-        # same for any number of workers: one with another spec could not open it, and would go on without a lease.
+        # Room for the messages of minutes in which a ps stands still. The capacity does not depend on the number of
+        # workers: a worker with another spec could not open the queue, and would go on without a lease.
         capacity = 100_000
         return tf.queue.FIFOQueue(capacity, [tf.int64], [[len(Message._fields)]], shared_name=f"done_queue_{ps}")
 

@@ -1,18 +1,18 @@
-"""The bailiff on ps 0: takes seats in the ledger back, so that others may take the steps claimed from there."""
+"""Eviction: ps 0 ends the membership of lost workers, so that others may take the steps that these had claimed."""
 
 import contextlib
 
 import tensorflow as tf
 
 from async_dqn.base.errors import Outage
-from async_dqn.cluster.ledger import LedgerOperations, SeatState, initial_rows
+from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows
 from async_dqn.cluster.patient_session import OWN_PATIENCE, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.store.base import Counters
 
 
-class Bailiff:
-    """Frees the seats of lost workers.
+class Evictor:
+    """Ends memberships in the ledger.
 
     Args:
       target, config: the server of ps 0, and the ConfigProto that it was built with.
@@ -24,12 +24,14 @@ class Bailiff:
             ledger = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
             operations = LedgerOperations(ledger)
             self._token = tf.compat.v1.placeholder(tf.int64, [])
-            self._evict = [operations.leave(worker, self._token, SeatState.LOST) for worker in range(spec.num_workers)]
+            self._evict = [
+                operations.leave(worker, self._token, MemberState.LOST) for worker in range(spec.num_workers)
+            ]
         graph.finalize()
         self._session = PatientSession(target, graph, config, [], OWN_PATIENCE)  # no server but its own
 
     def evict(self, worker: int, token: int) -> None:
-        """Frees the seat of a worker, if this process of it still holds it, and if there is a ledger yet.
+        """Ends the membership of a worker, if it is still this process's, and if there is a ledger yet.
 
         Raises LostStep where that cannot be done.
         """

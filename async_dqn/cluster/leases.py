@@ -1,7 +1,7 @@
-"""Leases: how a parameter server knows which workers live.
+"""Leases: how a parameter server knows which workers are alive.
 
-Each worker says so to every ps a few times within a lease. A ps judges by its own monotonic clock alone, so neither a
-clock that jumps nor another server that is down can mislead it.
+Each worker sends a heartbeat to every ps several times within a lease. A ps measures time with its own monotonic clock
+alone. So neither a clock that jumps nor another server that is down can mislead it.
 """
 
 import threading
@@ -17,22 +17,22 @@ from async_dqn.cluster.done_queue import ALIVE, Message, done_queue, stop_queue
 from async_dqn.cluster.patient_session import LostStep, PatientSession
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 
-_BEATS = 6  # signs of life in a lease
-_LONGEST_SILENCE = 1.0  # seconds between two of them: with each a worker hears whether the ps wants everyone to end
-_FINISHED_GRACE = 2.0  # seconds that the other workers have to say goodbye once the chief has finished
+_BEATS = 6  # heartbeats in a lease
+_LONGEST_SILENCE = 1.0  # seconds between two of them: with each, a worker learns whether the ps wants everyone to end
+_FINISHED_GRACE = 2.0  # seconds that the other workers have to report their end once the chief has finished
 
 
 class LeaseState(Enum):
-    """What a ps thinks of a worker."""
+    """What a ps knows of a worker."""
 
     EXPECTED = auto()
     ALIVE = auto()
     DONE = auto()
-    FAILED = auto()  # it said so; it may be started again
+    FAILED = auto()  # it reported that; it may be started again
     LOST = auto()
 
 
-_LAST_WORDS = (LeaseState.DONE, LeaseState.FAILED)
+_ENDED = (LeaseState.DONE, LeaseState.FAILED)
 
 
 class _Holder(NamedTuple):
@@ -41,13 +41,13 @@ class _Holder(NamedTuple):
     heard_at: float
 
 
-class LeaseBook:
+class LeaseTable:
     """A ps's view of all workers. Times are seconds of one monotonic clock, given by the caller.
 
     Args:
       num_workers: how many there are.
-      lease: seconds after which a worker that is not heard from is lost.
-      start_deadline: seconds that a worker has to come at all.
+      lease: seconds without a message after which a worker is lost.
+      start_deadline: seconds that a worker has to send its first message.
       now: the time.
       chief_grace: seconds for which a lost chief is waited for, as it may be started again, and nobody else could go on
         without it from a checkpoint.
@@ -60,17 +60,17 @@ class LeaseBook:
         self._finished_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Takes in one message; gives whether it is the last word of a worker, whose seat is free then.
+        """Takes in one message; gives whether it says that the process of this worker ends.
 
-        Those of a process whose place another has taken since are passed over.
+        Messages of a process that was replaced by a newer one are ignored.
         """
         if not 0 <= message.worker < len(self._holders):
             return False
         holder = self._holders[message.worker]
         if message.token in self._known and message.token != holder.token:
             return False
-        if message.code == ALIVE and message.token == holder.token and holder.state in _LAST_WORDS:
-            return False  # it was overtaken by the last word
+        if message.code == ALIVE and message.token == holder.token and holder.state in _ENDED:
+            return False  # a heartbeat that arrives after the end was reported
         self._known.add(message.token)
         if message.code == ALIVE:
             state = LeaseState.ALIVE
@@ -79,10 +79,10 @@ class LeaseBook:
         self._holders[message.worker] = _Holder(state, message.token, now)
         if message.worker == 0 and message.code == 0:
             self._finished_at = now
-        return state in _LAST_WORDS
+        return state in _ENDED
 
     def expire(self, now: float) -> list[tuple[int, int, LeaseState]]:
-        """Worker, token and former state of all whose time is over, each once."""
+        """Worker, token and former state of all that have become lost, each once."""
         expired: list[tuple[int, int, LeaseState]] = []
         for worker, holder in enumerate(self._holders):
             allowed = self._start_deadline if holder.state is LeaseState.EXPECTED else self._lease
@@ -92,12 +92,12 @@ class LeaseBook:
         return expired
 
     def state(self, worker: int) -> LeaseState:
-        """What is thought of one worker."""
+        """What is known of one worker."""
         return self._holders[worker].state
 
     @property
     def is_finished(self) -> bool:
-        """Whether the chief has said that the run met its end."""
+        """Whether the chief has reported that the run is finished."""
         return self._finished_at is not None
 
     def is_over(self, now: float) -> bool:
@@ -110,18 +110,18 @@ class LeaseBook:
         return all(holder.state in (LeaseState.DONE, LeaseState.LOST) for holder in self._holders)
 
     def missing(self) -> list[int]:
-        """The workers that never said they were done."""
+        """The workers that never reported that they were done."""
         return [worker for worker, holder in enumerate(self._holders) if holder.state is not LeaseState.DONE]
 
 
 class LeaseKeeper:
-    """A worker's side: says to every ps that it lives, and in the end that it is done.
+    """A worker's side: sends heartbeats to every ps, and at the end that it is done.
 
-    Each ps has a thread and a session of its own, which filters out all the others: a dead one holds up nobody.
+    Each ps has a thread and a session of its own, which filters out all the others. So a dead one delays no other.
 
     Args:
       target, config: the worker's own server, and the ConfigProto that it was built with.
-      worker, token: who is speaking.
+      worker, token: the sender.
       lease: seconds.
       on_stop: called, from another thread, when a ps asks everyone to end.
     """
@@ -147,7 +147,7 @@ class LeaseKeeper:
             threading.Thread(target=self._keep, args=(ps,), name=f"lease-{ps}", daemon=True).start()
 
     def finish(self, code: int, deadline: float) -> list[int]:
-        """Says to every ps that this worker is done; gives those that could not be told within `deadline` seconds.
+        """Tells every ps that this worker is done; gives those that could not be told within `deadline` seconds.
 
         Args:
           code: 0 and 130 are final, anything else means that the worker may be started again.
@@ -172,7 +172,7 @@ class LeaseKeeper:
                         self._told[ps].set()
                         return
             except (Outage, LostStep):
-                pass  # the next sign of life goes out on a new session
+                pass  # the next heartbeat goes out on a new session
             if is_last:
                 time.sleep(0.1)
             else:

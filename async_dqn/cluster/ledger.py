@@ -1,14 +1,18 @@
-"""The ledger on ps 0: the global counters, and a seat for every worker. Every change of it is atomic.
+"""The ledger on ps 0: the global counters, and a row for every worker. Every change of it is atomic.
 
-It is one int64 variable [2 + W, WIDTH]. Row 0 holds the counters of the run and who it is; row 1 the counters as they
-stood when the ledger was last set; row 2 + w the seat of worker w: its own counts since then, the token of the process
-that sits there, and the receipt for its last ticket. So at any time row 0 is row 1 plus all seats.
+It is one int64 variable [2 + W, WIDTH]. Row 0, the run's, holds the counters of the run and who it is. Row 1 holds the
+counters as they were when the ledger was last set. Row 2 + w is the member row of worker w: its own counts since then,
+the token of the process that is the member, and the answers to its last requests. So at any time row 0 is row 1 plus
+all member rows.
 
-A process takes its seat with a random token, and whatever it sends later is refused once the seat is another's: a
-worker that stood still while the run went on cannot write into it. Steps that a worker claimed and has not taken go
-back into the budget in the moment in which it leaves, is replaced or is lost.
+A process joins with a random token. What it sends later is refused once another process has joined as the same worker:
+a worker that stood still while the run went on cannot write into it. Steps that a worker claimed and has not taken go
+back into the budget at the moment in which it leaves, is replaced or is lost.
+
+A worker numbers its requests in two sequences: counts alone, and pushes. Within one the requests must arrive in order.
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -23,35 +27,39 @@ _CLAIMED, _STEPS, _MINIBATCHES, _UPDATES, _DROPPED, _REFRESHES, _STOPPED = map(
     ("claimed_steps", "env_steps", "minibatches", "updates", "dropped", "target_refreshes", "stopped"),
 )
 _MAXIMA = tuple(map(Counters._fields.index, ("staleness_max", "stopped")))
-_RUN_ID, _GENERATION, _SETTINGS_ID = _C, _C + 1, _C + 2
-_TOKEN, _STATE, _TICKET, _GRANTED, _OUTSTANDING, _STARTS, _UPDATES_BEFORE, _REFRESHED = range(_C, _C + 8)
-WIDTH = _C + 8
-_SEATS = 2  # the row of worker 0
+_RUN_ID, _GENERATION, _SETTINGS_ID, _HOLD = range(_C, _C + 4)
+_TOKEN, _STATE, _JOINS, _STARTS, _OUTSTANDING, _COUNT, _GRANTED, _PUSH, _IS_ADMITTED, _ADMITTED = range(_C, _C + 10)
+_BEFORE = _C + 10  # the counters before the last push, C columns
+WIDTH = _BEFORE + _C
+_MEMBERS = 2  # the row of worker 0
+_MAX_REQUESTS = 2**40  # of one process
 
 
-class SeatState(IntEnum):
-    """Where a worker stands."""
+class MemberState(IntEnum):
+    """What the ledger knows of a worker."""
 
-    VACANT = 0  # it has not come yet
+    EXPECTED = 0  # it has not come yet
     ACTIVE = 1
     DONE = 2
     LOST = 3  # its lease ran out
 
 
-class Seat(NamedTuple):
+class Member(NamedTuple):
     """One worker, as the ledger has it."""
 
     counters: Counters
     token: int
-    state: SeatState
+    state: MemberState
     outstanding: int  # steps claimed and not yet taken
-    starts: int  # processes that have sat here
+    starts: int  # processes that have been this worker
+    joins: int  # how often one of them has joined
+    admitted: int  # the order of its last push that was to be applied
 
 
 class Ledger(NamedTuple):
     """The whole ledger at one moment.
 
-    `generation` is another one after every restore, 0 while one is under way; `settings_id` that of the chief.
+    `generation` grows with every restore, and is negative while one is under way; `settings_id` is that of the chief.
     """
 
     counters: Counters
@@ -59,42 +67,50 @@ class Ledger(NamedTuple):
     run_id: int
     generation: int
     settings_id: int
-    seats: list[Seat]
+    hold: int  # not 0: whose request it is that no update may be admitted now
+    members: list[Member]
 
 
 def parse(rows: np.ndarray) -> Ledger:
     """Reads [2 + W, WIDTH]."""
     table = [[int(cell) for cell in row] for row in rows]
-    seats = [
-        Seat(Counters(*row[:_C]), row[_TOKEN], SeatState(row[_STATE]), row[_OUTSTANDING], row[_STARTS])
-        for row in table[_SEATS:]
+    members = [
+        Member(
+            Counters(*row[:_C]),
+            row[_TOKEN],
+            MemberState(row[_STATE]),
+            row[_OUTSTANDING],
+            row[_STARTS],
+            row[_JOINS],
+            row[_ADMITTED],
+        )
+        for row in table[_MEMBERS:]
     ]
-    world, base = table[0], table[1]
-    run_id, generation, settings_id = (world[column] for column in (_RUN_ID, _GENERATION, _SETTINGS_ID))
-    return Ledger(Counters(*world[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, seats)
+    run, base = table[0], table[1]
+    run_id, generation, settings_id, hold = run[_RUN_ID : _HOLD + 1]
+    return Ledger(Counters(*run[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, hold, members)
 
 
 def initial_rows(
     num_workers: int, counters: Counters, run_id: int, generation: int, starts: list[int], settings_id: int = 0
 ) -> np.ndarray:
-    """[2 + W, WIDTH] with all seats vacant, to go on from `counters`; `starts` of each worker so far."""
-    rows = np.zeros((_SEATS + num_workers, WIDTH), np.int64)
+    """[2 + W, WIDTH] before anyone has joined, to go on from `counters`; `starts` of each worker so far."""
+    rows = np.zeros((_MEMBERS + num_workers, WIDTH), np.int64)
     rows[:2, :_C] = counters
     rows[0, [_RUN_ID, _GENERATION, _SETTINGS_ID]] = run_id, generation, settings_id
-    rows[_SEATS : _SEATS + len(starts), _STARTS] = starts[:num_workers]
+    rows[_MEMBERS : _MEMBERS + len(starts), _STARTS] = starts[:num_workers]
     return rows
 
 
 class Counted(NamedTuple):
-    """What `LedgerOperations.count` gives: tensors."""
+    """What `LedgerOperations.count` gives: tensors [C] of int64, and scalars."""
 
-    before: tf.Tensor  # [C] the counters of the run
+    before: tf.Tensor  # [C] the counters of the run; of a push, as they were when it first arrived
     after: tf.Tensor  # [C]
-    granted: tf.Tensor  # steps, scalar
-    updates_before: tf.Tensor  # updates of the run when the ticket was first seen, scalar
-    is_seated: tf.Tensor  # whether the sender still holds its seat, scalar bool
-    may_apply: tf.Tensor  # whether an update sent along is new, and fresh enough to be applied, scalar bool
-    refreshes: tf.Tensor  # whether a target refresh is due by these counts, scalar bool
+    granted: tf.Tensor  # steps
+    is_member: tf.Tensor  # whether the sender still is the member, bool
+    hold: tf.Tensor  # not 0: nothing was done, as this hold is on; the same request may be sent again
+    mark: tf.Tensor  # [3] what shards must know: generation, count of target refreshes, order of the push
 
 
 class LedgerOperations:
@@ -110,27 +126,38 @@ class LedgerOperations:
         worker: int,
         token: int,
         *,
-        ticket: tf.Tensor,
+        request: tf.Tensor,
         counts: tf.Tensor,
-        computed_on: tf.Tensor,
+        computed_on: tf.Tensor | None,
         budget: int,
         target_period: int,
         max_staleness: int,
     ) -> Counted:
-        """Graph form of `store.base.advance` for one worker; counted once however often a ticket is sent.
+        """Graph form of `store.base.advance` for one worker; counted once however often a request is sent.
 
-        A ticket that was seen changes nothing and is told the same again. An update (`counts` with updates of 1)
-        that was computed on parameters more than `max_staleness` updates old is dropped, and counted as such.
+        A request that was seen changes nothing and gets the same answer again. An update that was computed on
+        parameters more than `max_staleness` updates old is dropped, and counted as such. The order of a push is its
+        place among all pushes of this worker; it is 0 where there is nothing to apply.
+
+        Args:
+          request: its number in its sequence, from 1.
+          computed_on: of a push: `updates` in the pull that it was computed on; None: these are counts alone.
         """
+        is_push = computed_on is not None
+        last = _PUSH if is_push else _COUNT
 
         def body() -> tuple[tf.Tensor, ...]:
             rows = self.variable.read_value()
-            world, seat = rows[0], rows[_SEATS + worker]
-            before = world[:_C]
-            is_seated = _is_seated(seat, token)
-            is_new = is_seated & (ticket > seat[_TICKET])
+            run, old = rows[0], rows[_MEMBERS + worker]
+            before = run[:_C]
+            is_member = _is_member(old, token)
+            is_unseen = is_member & (request > old[last])
+            hold = tf.where(is_unseen, run[_HOLD], 0)
+            if not is_push:  # counts of minibatches may refresh targets
+                hold = tf.where(counts[_MINIBATCHES] > 0, hold, 0)
+            is_new = is_unseen & tf.equal(hold, 0)
             is_fresh = tf.constant(True)
-            if max_staleness:
+            if is_push and max_staleness:
                 is_fresh = before[_UPDATES] - computed_on <= max_staleness
             asked = tf.unstack(tf.where(is_new, counts, tf.zeros_like(counts)))
             num_updates = asked[_UPDATES]
@@ -144,74 +171,130 @@ class LedgerOperations:
                 minibatches = before[_MINIBATCHES] + asked[_MINIBATCHES]
                 is_due = minibatches // target_period > before[_MINIBATCHES] // target_period
                 asked[_REFRESHES] = tf.cast(is_due, tf.int64)
-            after, own = _added(before, asked), _added(seat[:_C], asked)
-            receipt = tf.stack(
-                [
-                    seat[_TOKEN],
-                    seat[_STATE],
-                    tf.where(is_new, ticket, seat[_TICKET]),
-                    tf.where(is_new, asked[_CLAIMED], seat[_GRANTED]),
-                    seat[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS],
-                    seat[_STARTS],
-                    tf.where(is_new, before[_UPDATES], seat[_UPDATES_BEFORE]),
-                    tf.where(is_new, asked[_REFRESHES], seat[_REFRESHED]),
-                ]
-            )
-            rows = _replaced(rows, worker, tf.concat([after, world[_C:]], 0), tf.concat([own, receipt], 0))
+            after, own = _added(before, asked), _added(old[:_C], asked)
+
+            answer = {_OUTSTANDING: old[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS]}
+            answer[last] = tf.where(is_new, request, old[last])
+            if is_push:
+                order = old[_JOINS] * _MAX_REQUESTS + request
+                answer[_IS_ADMITTED] = tf.where(is_new, tf.cast(is_fresh, tf.int64), old[_IS_ADMITTED])
+                answer[_ADMITTED] = tf.where(is_new & is_fresh, order, old[_ADMITTED])
+                known = tf.where(is_new, before, old[_BEFORE:])
+                granted = asked[_CLAIMED]
+                # A request that is not the last one was given up by its sender, which has gone on.
+                is_last = is_member & tf.equal(request, answer[last]) & (answer[_IS_ADMITTED] > 0)
+                order = tf.where(is_last, order, 0)
+            else:
+                granted = answer[_GRANTED] = tf.where(is_new, asked[_CLAIMED], old[_GRANTED])
+                known = old[_BEFORE:]
+                order = tf.zeros([], tf.int64)
+            kept = [answer.get(column, old[column]) for column in range(_C, _BEFORE)]
+            rows = _replaced(rows, worker, tf.concat([after, run[_C:]], 0), tf.concat([own, tf.stack(kept), known], 0))
             with tf.control_dependencies([before, self.variable.assign(rows, read_value=False)]):
                 return (
-                    tf.identity(before),
+                    tf.identity(known if is_push else before),
                     tf.identity(after),
-                    tf.identity(receipt[_GRANTED - _C]),
-                    tf.identity(receipt[_UPDATES_BEFORE - _C]),
-                    tf.identity(is_seated),
-                    is_new & is_fresh,
-                    is_seated & (receipt[_REFRESHED - _C] > 0),
+                    tf.identity(granted),
+                    tf.identity(is_member),
+                    tf.identity(hold),
+                    tf.stack([run[_GENERATION], after[_REFRESHES], order]),
                 )
 
         return Counted(*self._execute(body))
 
-    def join(self, worker: int, token: int, is_start: tf.Tensor) -> tf.Tensor:
-        """Takes the seat, whoever holds it; gives the ledger after. Nothing happens while a restore is under way.
+    def join(
+        self, worker: int, token: int, *, is_start: tf.Tensor, generation: tf.Tensor, joins: tf.Tensor
+    ) -> tf.Tensor:
+        """Makes the process with this token the member, whoever was it before; gives the ledger after.
+
+        Nothing happens unless generation and joins are those of the ledger: so the same request joins once, however
+        late it comes. Nothing happens while a restore is under way.
 
         Args:
-          is_start: 1 for a process that has not had the seat before, however often it sends this; else 0.
+          is_start: 1 for a process that has not been this worker before; else 0.
+          generation, joins: of the ledger and of the member row, as last read.
         """
 
-        def seat(old: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-            taken = tf.constant([token, SeatState.ACTIVE, 0, 0, 0], tf.int64)
+        def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
             starts = old[_STARTS] + tf.where(tf.equal(old[_TOKEN], token), tf.zeros_like(is_start), is_start)
-            joined = tf.concat([old[:_C], taken, [starts, 0, 0]], 0)
-            return tf.where(rows[0][_GENERATION] > 0, joined, old)
+            joined = tf.stack(
+                [tf.constant(token, tf.int64), MemberState.ACTIVE, old[_JOINS] + 1, starts, 0, 0, 0, 0, 0]
+            )
+            is_as_read = tf.equal(run[_GENERATION], generation) & tf.equal(old[_JOINS], joins)
+            new = tf.concat([old[:_C], joined, old[_ADMITTED:]], 0)
+            return tf.where(is_as_read & (generation > 0), new, old)
 
-        return self._reseat(worker, seat)
+        return self._change_member(worker, change)
 
-    def leave(self, worker: int, token: int | tf.Tensor, state: SeatState) -> tf.Tensor:
-        """Ends the sitting of the process with this token, if it is still there; gives the ledger after."""
+    def leave(self, worker: int, token: int | tf.Tensor, state: MemberState) -> tf.Tensor:
+        """Ends the membership of the process with this token, if it still is the member; gives the ledger after."""
 
-        def seat(old: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-            del rows
-            gone = tf.concat([old[:_C], tf.constant([0, state, 0, 0, 0], tf.int64), old[_STARTS:]], 0)
-            return tf.where(_is_seated(old, token), gone, old)
+        def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
+            del run
+            ended = tf.stack([tf.constant(0, tf.int64), state, old[_JOINS], old[_STARTS], 0, 0, 0, 0, 0])
+            return tf.where(_is_member(old, token), tf.concat([old[:_C], ended, old[_ADMITTED:]], 0), old)
 
-        return self._reseat(worker, seat)
+        return self._change_member(worker, change)
 
-    def set(self, rows: tf.Tensor) -> tf.Operation:
-        """Replaces everything."""
-        return self._execute(lambda: _after(self.variable.assign(rows, read_value=False)))
+    def hold(self, hold: tf.Tensor) -> tf.Tensor:
+        """From now on no update is admitted, nor anything that may refresh targets; gives the ledger after."""
+        return self._change_run(lambda run: _with(run, _HOLD, hold))[1]
 
-    def _reseat(self, worker: int, seat: Any) -> tf.Tensor:
-        """Changes one seat; what it had claimed and not taken goes back where the seat is no longer the same."""
+    def release(self, hold: tf.Tensor) -> tf.Tensor:
+        """Ends this hold; gives the ledger before, which says whether it was still on."""
+        return self._change_run(
+            lambda run: _with(run, _HOLD, tf.where(tf.equal(run[_HOLD], hold), tf.zeros_like(hold), run[_HOLD]))
+        )[0]
+
+    def set(self, rows: tf.Tensor) -> tf.Tensor:
+        """Replaces everything; gives the generation after. Nothing happens if that in `rows` is behind.
+
+        So a request that is sent again, or that arrives late, does nothing: generations grow, and that of a restore
+        under way, which is negative, comes before the same one when it is done.
+        """
+
+        def body() -> tf.Tensor:
+            new = rows[0, _GENERATION]
+            is_set = tf.raw_ops.VarIsInitializedOp(resource=self.variable.handle)
+            zero = tf.zeros([], tf.int64)
+            known = tf.cond(is_set, lambda: tf.identity(self.variable.read_value()[0, _GENERATION]), lambda: zero)
+            is_ahead = (tf.abs(new) > tf.abs(known)) | (tf.equal(tf.abs(new), tf.abs(known)) & (new > known))
+
+            def assign() -> tf.Tensor:
+                with tf.control_dependencies([tf.raw_ops.AssignVariableOp(resource=self.variable.handle, value=rows)]):
+                    return tf.identity(new)
+
+            return tf.cond(is_ahead, assign, lambda: tf.identity(known))
+
+        return self._execute(body)
+
+    def _change_member(self, worker: int, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> tf.Tensor:
+        """Changes one member row; what it had claimed and not taken goes back when it is another process's."""
 
         def body() -> tf.Tensor:
             rows = self.variable.read_value()
-            old = rows[_SEATS + worker]
-            new = seat(old, rows)
+            old = rows[_MEMBERS + worker]
+            new = change(old, rows[0])
             freed = old[_OUTSTANDING] - new[_OUTSTANDING]
             claimed = tf.one_hot(_CLAIMED, WIDTH, dtype=tf.int64)
-            rows = _replaced(rows, worker, rows[0] - freed * claimed, new - freed * claimed)
+            run = rows[0]
+            if worker == 0:  # a hold of a chief that has ended would stop the others
+                is_same = tf.reduce_all(tf.equal(old[_TOKEN : _JOINS + 1], new[_TOKEN : _JOINS + 1]))
+                run = _with(run, _HOLD, tf.where(is_same, run[_HOLD], 0))
+            rows = _replaced(rows, worker, run - freed * claimed, new - freed * claimed)
             with tf.control_dependencies([self.variable.assign(rows, read_value=False)]):
                 return tf.identity(rows)
+
+        return self._execute(body)
+
+    def _change_run(self, change: Callable[[tf.Tensor], tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Changes the run's row; gives the ledger before and after."""
+
+        def body() -> tuple[tf.Tensor, tf.Tensor]:
+            old = self.variable.read_value()
+            new = tf.tensor_scatter_nd_update(old, [[0]], [change(old[0])])
+            with tf.control_dependencies([self.variable.assign(new, read_value=False)]):
+                return tf.identity(old), tf.identity(new)
 
         return self._execute(body)
 
@@ -220,9 +303,9 @@ class LedgerOperations:
             return self._critical.execute(body)
 
 
-def _is_seated(seat: tf.Tensor, token: int | tf.Tensor) -> tf.Tensor:
+def _is_member(row: tf.Tensor, token: int | tf.Tensor) -> tf.Tensor:
     # Not `==`, which compares objects in a plain graph.
-    return tf.equal(seat[_STATE], int(SeatState.ACTIVE)) & tf.equal(seat[_TOKEN], token)
+    return tf.equal(row[_STATE], int(MemberState.ACTIVE)) & tf.equal(row[_TOKEN], token)
 
 
 def _added(counters: tf.Tensor, asked: list[tf.Tensor]) -> tf.Tensor:
@@ -232,10 +315,9 @@ def _added(counters: tf.Tensor, asked: list[tf.Tensor]) -> tf.Tensor:
     return tf.stack(columns)
 
 
-def _replaced(rows: tf.Tensor, worker: int, world: tf.Tensor, seat: tf.Tensor) -> tf.Tensor:
-    return tf.tensor_scatter_nd_update(rows, [[0], [_SEATS + worker]], [world, seat])
+def _replaced(rows: tf.Tensor, worker: int, run: tf.Tensor, member: tf.Tensor) -> tf.Tensor:
+    return tf.tensor_scatter_nd_update(rows, [[0], [_MEMBERS + worker]], [run, member])
 
 
-def _after(operation: tf.Operation) -> tf.Tensor:
-    with tf.control_dependencies([operation]):
-        return tf.constant(True)
+def _with(row: tf.Tensor, column: int, value: tf.Tensor) -> tf.Tensor:
+    return tf.tensor_scatter_nd_update(row, [[column]], [value])

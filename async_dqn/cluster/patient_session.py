@@ -101,7 +101,7 @@ class PatientSession:
     ):
         self._is_urgent = is_urgent
         self._open = lambda: tf.compat.v1.Session(target, graph=graph, config=config)
-        self._addresses = addresses
+        self.addresses = addresses
         self.patience = patience
         self._connection = self._connect()
 
@@ -144,7 +144,7 @@ class PatientSession:
         return call.result()
 
     def _lost(self, reason: str) -> Exception:
-        missing = wait_until_reachable(self._addresses, 0.0, lambda: False)
+        missing = wait_until_reachable(self.addresses, 0.0, lambda: False)
         self.renew()
         if missing:
             return Outage(f"the parameter server at {', '.join(missing)} has ended ({reason})")

@@ -1,10 +1,10 @@
 """Memory that a worker shares with the parameter servers of its own host, so that big arrays stay out of the sockets.
 
-A trip between two processes of one host otherwise moves the network through gRPC twice, which costs more processor
-time than all else that the trip does. The worker makes a `Segment` for each shard and names it in every step. The
-step's graph runs on the parameter server, where `PyFunc` operations call functions that `serve` has registered there:
-`take` reads an update where the worker has written it, `give` writes parameters where the worker reads them. What to do
-with either, and when, stays with the graph.
+Otherwise a round trip between two processes of one host sends the network through gRPC twice, which costs more
+processor time than the rest of the round trip. The worker makes a `Segment` for each shard and names it in every step.
+The step's graph runs on the parameter server. There `PyFunc` operations call functions that `serve` has registered:
+`take` reads an update where the worker has written it, `give` writes parameters where the worker reads them. The graph
+decides what to do with either, and when.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-_NUM_TURNS = 2
+_NUM_BUFFERS = 2
 _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 _ROW = 64  # bytes, to which every array is aligned; the first row holds the segment's number
 _REACHES, _TAKE, _GIVE = "pyfunc_0", "pyfunc_1", "pyfunc_2"  # TensorFlow names functions in the order they come in
@@ -31,7 +31,7 @@ _REACHES, _TAKE, _GIVE = "pyfunc_0", "pyfunc_1", "pyfunc_2"  # TensorFlow names 
 class _Arrays(NamedTuple):
     number: np.ndarray  # [1] uint64, never 0
     update: np.ndarray  # [n] float32
-    pulled: list[np.ndarray]  # _NUM_TURNS of [n] float32
+    pulled: list[np.ndarray]  # _NUM_BUFFERS of [n] float32
 
 
 def _stride(size: int) -> int:
@@ -40,13 +40,13 @@ def _stride(size: int) -> int:
 
 
 def _num_bytes(size: int) -> int:
-    return _ROW + (1 + _NUM_TURNS) * _stride(size)
+    return _ROW + (1 + _NUM_BUFFERS) * _stride(size)
 
 
 def _map(descriptor: int, size: int) -> _Arrays:
     memory = mmap.mmap(descriptor, _num_bytes(size))  # unmapped with the last array on it
     update, *pulled = (
-        np.frombuffer(memory, np.float32, size, _ROW + index * _stride(size)) for index in range(1 + _NUM_TURNS)
+        np.frombuffer(memory, np.float32, size, _ROW + index * _stride(size)) for index in range(1 + _NUM_BUFFERS)
     )
     return _Arrays(np.frombuffer(memory, np.uint64, 1), update, pulled)
 
@@ -65,13 +65,13 @@ def _anonymous_file() -> int:
 
 
 class Segment:
-    """Place for one shard: an update on its way out, and parameters on their way in, at each of two turns.
+    """Memory for one shard: an update on its way out, and two buffers for parameters on their way in.
 
     It has no name in any file system, so nothing is left of it when the processes that use it have ended.
 
     Attributes:
       address: what a parameter server finds it by.
-      pulled: arrays [n] float32, one for each turn.
+      pulled: arrays [n] float32, one for each buffer index.
 
     Raises:
       OSError: at construction, where the system gives no such memory.
@@ -84,14 +84,14 @@ class Segment:
         arrays = _map(descriptor, size)
         arrays.number[0] = number = secrets.randbits(63) | 1
         self._update, self.pulled = arrays.update, arrays.pulled
-        self._turn = 0
+        self._buffer = 0
         self.address = f"/proc/{os.getpid()}/fd/{descriptor} {size} {number}"
 
     def put(self, update: np.ndarray) -> int:
-        """Writes an update [n] that no step is reading; gives the turn at which parameters are to come back."""
+        """Writes an update [n] that no step is reading; gives the index of the buffer to pull into."""
         np.copyto(self._update, update)
-        self._turn = (self._turn + 1) % _NUM_TURNS
-        return self._turn
+        self._buffer = (self._buffer + 1) % _NUM_BUFFERS
+        return self._buffer
 
     def close(self) -> None:
         """Nobody finds it any more; who has found it before, or holds an array, keeps the memory."""
@@ -156,12 +156,12 @@ def _reaches(address: bytes) -> np.bool_:
 
 
 def _take(address: bytes) -> np.ndarray:
-    return _SEGMENTS.find(address).update
+    return _SEGMENTS.find(address).update if address else np.zeros(0, np.float32)
 
 
-def _give(address: bytes, turn: np.int64, value: np.ndarray) -> np.int64:
-    np.copyto(_SEGMENTS.find(address).pulled[turn], value)
-    return turn
+def _give(address: bytes, buffer: np.int64, value: np.ndarray) -> np.int64:
+    np.copyto(_SEGMENTS.find(address).pulled[buffer], value)
+    return buffer
 
 
 @functools.cache
@@ -175,11 +175,11 @@ def serve() -> tf.Graph:
       RuntimeError: something else was registered before.
     """
     with tf.Graph().as_default() as graph:
-        address, turn, value = map(tf.compat.v1.placeholder, (tf.string, tf.int64, tf.float32))
+        address, buffer, value = map(tf.compat.v1.placeholder, (tf.string, tf.int64, tf.float32))
         for token, call, inputs, output in (
             (_REACHES, _reaches, [address], tf.bool),
             (_TAKE, _take, [address], tf.float32),
-            (_GIVE, _give, [address, turn, value], tf.int64),
+            (_GIVE, _give, [address, buffer, value], tf.int64),
         ):
             found = tf.numpy_function(call, inputs, output).op.get_attr("token").decode()
             if found != token:
@@ -195,12 +195,11 @@ def reaches(address: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.PyFunc(input=[address], token=_REACHES, Tout=[tf.bool])[0]
 
 
-def take(address: tf.Tensor, size: int) -> tf.Tensor:
-    """The segment's update [size] float32, where it lies: it must not change before the step is over."""
-    update = tf.raw_ops.PyFunc(input=[address], token=_TAKE, Tout=[tf.float32])[0]
-    return tf.ensure_shape(update, [size])
+def take(address: tf.Tensor) -> tf.Tensor:
+    """The segment's update [n] float32 in place; [0] for no address. It must not change before the step is over."""
+    return tf.raw_ops.PyFunc(input=[address], token=_TAKE, Tout=[tf.float32])[0]
 
 
-def give(address: tf.Tensor, turn: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Writes a value [size] float32 to the segment's `pulled` of that turn. Gives the turn, once it is there."""
-    return tf.raw_ops.PyFunc(input=[address, turn, value], token=_GIVE, Tout=[tf.int64])[0]
+def give(address: tf.Tensor, buffer: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Writes a value [n] float32 to the segment's buffer of that index. Gives the index, once it is there."""
+    return tf.raw_ops.PyFunc(input=[address, buffer, value], token=_GIVE, Tout=[tf.int64])[0]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from async_dqn.cluster import server
 from async_dqn.cluster.done_queue import Mailbox
-from async_dqn.cluster.eviction import Bailiff
-from async_dqn.cluster.leases import LeaseBook, LeaseState
+from async_dqn.cluster.eviction import Evictor
+from async_dqn.cluster.leases import LeaseState, LeaseTable
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run.csv_log import CsvWriter
 from async_dqn.run.directory import RunDirectory
@@ -17,11 +17,11 @@ from async_dqn.settings.config import Config
 from async_dqn.system.process_meter import METER_FIELDS, ProcessMeter
 
 _PERIOD = 0.2  # seconds between two looks at what came in; each costs a millisecond or two
-_STOP_DEADLINE = 8.0  # seconds that the workers have to save and to say goodbye when this ps is interrupted
+_STOP_DEADLINE = 8.0  # seconds that the workers have to save and to end when this ps is interrupted
 
 
 class _OwnTime:
-    """Seconds in which this process ran: while it stood still, it could not hear from any worker."""
+    """Seconds in which this process ran. While it stood still, no message could reach it."""
 
     def __init__(self) -> None:
         self._seconds, self._read_at = 0.0, time.monotonic()
@@ -65,9 +65,9 @@ def run_ps(
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
     mailbox = Mailbox(target, session_config, task_index)
-    bailiff = Bailiff(target, session_config, spec) if task_index == 0 else None
+    evictor = Evictor(target, session_config, spec) if task_index == 0 else None
     clock = _OwnTime()
-    book = LeaseBook(
+    leases = LeaseTable(
         spec.num_workers, config.lease, config.start_deadline, clock.read(), chief_grace=config.ps_deadline
     )
 
@@ -75,17 +75,17 @@ def run_ps(
     say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
     metrics = _Metrics(run.ps(task_index), config.log_period, say) if run else None
     stop_at = None
-    while not book.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
+    while not leases.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
         for message in mailbox.take():
-            if book.hear(message, now) and bailiff:
-                bailiff.evict(message.worker, message.token)
-        for worker, token, state in book.expire(now):
+            if leases.hear(message, now) and evictor:
+                evictor.evict(message.worker, message.token)
+        for worker, token, state in leases.expire(now):
             if state is LeaseState.EXPECTED:
                 say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
             else:
                 say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
-            if bailiff:
-                bailiff.evict(worker, token)
+            if evictor:
+                evictor.evict(worker, token)
         if metrics:
             metrics.tick()
         time.sleep(_PERIOD)
@@ -95,11 +95,11 @@ def run_ps(
             stop_at = time.monotonic() + _STOP_DEADLINE
     if metrics:
         metrics.log()
-    return _verdict(book, interrupted=should_stop.is_set(), say=say)
+    return _verdict(leases, interrupted=should_stop.is_set(), say=say)
 
 
-def _verdict(book: LeaseBook, *, interrupted: bool, say: Callable[[str], None]) -> int:
-    missing = book.missing()
+def _verdict(leases: LeaseTable, *, interrupted: bool, say: Callable[[str], None]) -> int:
+    missing = leases.missing()
     names = ", ".join(map(str, missing))
     if interrupted:
         say(f"ended by a signal{f', before worker {names} was done' if missing else ''}")
@@ -107,8 +107,8 @@ def _verdict(book: LeaseBook, *, interrupted: bool, say: Callable[[str], None]) 
     if not missing:
         say("all workers are done")
         return 0
-    if book.is_finished:
-        say(f"the run is finished, though worker {names} did not say goodbye")
+    if leases.is_finished:
+        say(f"the run is finished, though worker {names} did not say that it was done")
         return 0
     say(f"work was cut short: worker {names} was lost")
     return 1

@@ -55,9 +55,9 @@ def run_worker(
         code = WorkerRun(agent, run, store, progress, should_stop).run(resume=resume, num_threads=num_threads)
         return code
     finally:
-        deaf = keeper.finish(code, _SIGNAL_DEADLINE)
-        if deaf and code:
-            progress.say(f"no answer to the done signal from ps {', '.join(map(str, deaf))}")
+        unreached = keeper.finish(code, _SIGNAL_DEADLINE)
+        if unreached and code:
+            progress.say(f"no answer to the done signal from ps {', '.join(map(str, unreached))}")
 
 
 def _all_listen(spec: ClusterSpec) -> bool:

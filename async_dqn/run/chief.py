@@ -77,9 +77,9 @@ class Chief:
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
 
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
-        """Takes up the books of a checkpoint, and cuts off what was written after it unless that counts."""
+        """Goes on from what a checkpoint holds, and cuts off what was written after it unless that counts."""
         config, run = self._config, self._run
-        counters = self._store.add_counts(Counters())  # first: if it fails, nothing has been taken up yet
+        counters = self._store.add_counts(Counters())  # first: if it fails, nothing has changed yet
         self._tracker = EpisodeTracker(config.stop_at_return)
         self._num_episodes = 0
         self._started = time.monotonic()
@@ -230,7 +230,7 @@ class Chief:
         wall = max(self.wall_seconds, 1e-9)
         solved_at = self._tracker.solved_at or (None, None)
         faults = self._faults()
-        ended = exit_reason != "running"  # the chief leaves after its last word
+        ended = exit_reason != "running"  # the chief leaves after the last summary
         return {
             "env_steps": counters.env_steps,
             "frames": counters.env_steps * self._frame_skip,

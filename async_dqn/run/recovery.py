@@ -1,4 +1,4 @@
-"""A worker's run on parameter servers, from its first look at them to its last word, through every outage."""
+"""A worker's run on parameter servers, from its first request to its end, through every outage."""
 
 import contextlib
 import threading
@@ -158,7 +158,7 @@ class WorkerRun:
         )
 
     def _end(self, client: RoundTripClient) -> int:
-        """Says goodbye in the right order: the others first, the chief last. Gives the exit code."""
+        """Ends in the right order: the others first, the chief last. Gives the exit code."""
         stopped = client.counters.stopped
         if self._should_stop.is_set():
             stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
@@ -183,13 +183,13 @@ class WorkerRun:
             states = [worker.state for worker in self._store.check().workers]
             is_urgent = is_urgent or self._should_stop.is_set()
             now = time.monotonic()
-            awaited = {"active", "vacant"}
+            awaited = {"active", "expected"}
             if is_urgent:  # who has not come by now will find the run ended
                 awaited = {"active"} if now - begin <= _PATIENCE else set()
             elif now - self._joined_at > self._config.ps_deadline:
                 awaited = {"active"}  # of those the leases take care
             if not any(state in awaited for state in states[1:]):
-                never_lost = {"done", "vacant"} if is_urgent else {"done"}  # who has not come yet is none the worse
+                never_lost = {"done", "expected"} if is_urgent else {"done"}  # who has not come yet is none the worse
                 return [worker for worker, state in enumerate(states) if worker and state not in never_lost]
             time.sleep(0.05)
 

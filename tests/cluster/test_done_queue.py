@@ -67,7 +67,7 @@ def test_an_interrupted_ps_tells_the_workers_and_names_those_it_waited_for(tmp_p
         assert client("wait_for_stop", 0.5) is False
         ps.process.send_signal(signal.SIGTERM)
         assert client("wait_for_stop", 5.0) is True
-        _assert_goes_on(ps, 0.5)  # they have a while to save and to say goodbye
+        _assert_goes_on(ps, 0.5)  # they have a while to save and to end
         assert ps.wait(15) == 130
         assert _last_line(ps) == "ps 0: ended by a signal, before worker 0, 2 was done"
         assert ps.err == ""
@@ -142,7 +142,7 @@ def test_a_run_that_is_finished_is_a_success_although_a_worker_was_lost(tmp_path
         wait_until(lambda: "worker 1 counts as lost" in ps.out, 15, "worker 1 is lost")
         _tell(cluster, (2, C, 0), (0, A, 0))
         assert ps.wait(10) == 0
-        assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say goodbye"
+        assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say that it was done"
 
 
 def test_a_run_that_is_finished_waits_but_a_moment_for_the_others(tmp_path):
@@ -150,7 +150,7 @@ def test_a_run_that_is_finished_waits_but_a_moment_for_the_others(tmp_path):
         (ps,) = cluster.ps
         _tell(cluster, (1, B, ALIVE), (0, A, 0))
         assert ps.wait(10) == 0  # though the lease is much longer
-        assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say goodbye"
+        assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say that it was done"
 
 
 def test_a_worker_that_failed_is_waited_for_and_may_come_again(tmp_path):
@@ -169,7 +169,7 @@ def test_a_worker_that_failed_is_waited_for_and_may_come_again(tmp_path):
 
 
 def test_a_ps_that_stood_still_does_not_take_its_workers_for_lost(tmp_path):
-    # It must not look at the leases before the signs of life that came in meanwhile have found their way to it.
+    # It must not look at the leases before the heartbeats that came in meanwhile have found their way to it.
     with _cluster(tmp_path, num_ps=1, num_workers=3, num_clients=1, flags=SHORT) as cluster:
         (ps,), (client,) = cluster.ps, cluster.clients
         for worker in range(3):

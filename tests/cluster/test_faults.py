@@ -9,12 +9,13 @@ from chaos.scenarios import SCENARIOS, Scenario, make_round, play
 pytestmark = pytest.mark.cluster
 
 SETTINGS = Settings(total_steps=4_500, flags=["--warmup_steps=300"], deadline=150.0)
+ROLLOUTS = Settings(total_steps=60_000, flags=["--agent=ppo"], deadline=150.0)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-def _play(scenario: Scenario, tmp_path) -> Round:
+def _play(scenario: Scenario, tmp_path, settings: Settings = SETTINGS) -> Round:
     """Fails with all that did not hold, or where a command does not end in time."""
-    round_ = make_round(scenario, "0", SETTINGS, tmp_path / "round")
+    round_ = make_round(scenario, "0", settings, tmp_path / "round")
     try:
         found = play(scenario, round_)
         assert found == [], round_.output()
@@ -37,6 +38,11 @@ def _play(scenario: Scenario, tmp_path) -> Round:
 def test_what_is_promised_holds(tmp_path, name):
     round_ = _play(BY_NAME[name], tmp_path)
     assert "had ended before" not in "".join(round_.notes)  # or the fault was none
+
+
+def test_an_agent_of_rollouts_survives_a_killed_worker_too(tmp_path):
+    round_ = _play(BY_NAME["kill-worker-training"], tmp_path, ROLLOUTS)
+    assert "had ended before" not in "".join(round_.notes)
 
 
 @pytest.mark.parametrize("name", ["signal-chief", "signal-worker", "signal-ps"])

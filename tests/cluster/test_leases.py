@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from async_dqn.cluster.done_queue import ALIVE, Message
-from async_dqn.cluster.leases import LeaseBook, LeaseState
+from async_dqn.cluster.leases import LeaseState, LeaseTable
 
 LEASE, START = 10.0, 100.0
 EXPECTED, LIVES, DONE, FAILED, LOST = LeaseState
 A, B, C = 7, 8, 9  # tokens of processes that are worker 0 one after the other
 
 
-def make_book(num_workers=1, now=1_000.0):
-    return LeaseBook(num_workers, LEASE, START, now)
+def make_table(num_workers=1, now=1_000.0):
+    return LeaseTable(num_workers, LEASE, START, now)
 
 
 # Steps: at a time, a message of worker 0 (token, code) or None for a look at what has expired; then its state.
@@ -68,100 +68,100 @@ STORIES = {
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_what_is_thought_of_a_worker(story):
-    book = make_book(now=1_000.0)
+    table = make_table(now=1_000.0)
     for time, message, state in story:
-        before = book.state(0)
+        before = table.state(0)
         if message:
-            is_last_word = book.hear(Message(0, *message), 1_000 + time)
+            is_last = table.hear(Message(0, *message), 1_000 + time)
             token, code = message
-            assert is_last_word == (code != ALIVE and book._holders[0].token == token)
+            assert is_last == (code != ALIVE and table._holders[0].token == token)
         else:
-            expired = book.expire(1_000 + time)
-            changed = book.state(0) is not before
+            expired = table.expire(1_000 + time)
+            changed = table.state(0) is not before
             assert [(worker, former) for worker, _, former in expired] == ([(0, before)] if changed else [])
-        assert book.state(0) is state, (time, message)
+        assert table.state(0) is state, (time, message)
 
 
-# Steps that a ps could not answer in time were left behind, and may all arrive later, in any order: a sign of life that
-# comes after the last word of the same process must not make a worker that is done live again, and then be lost.
-def test_a_sign_of_life_that_was_overtaken_by_the_last_word_does_not_revive_a_worker():
-    book = make_book()
-    book.hear(Message(0, A, ALIVE), 1_000.0)
-    book.hear(Message(0, A, 130), 1_001.0)
-    book.hear(Message(0, A, ALIVE), 1_002.0)
-    assert book.state(0) is DONE
+# Steps that a ps could not answer in time were left behind, and may all arrive later, in any order: a heartbeat that
+# comes after the last message of the same process must not make a worker that is done live again, and then be lost.
+def test_a_heartbeat_that_was_overtaken_by_the_last_message_does_not_revive_a_worker():
+    table = make_table()
+    table.hear(Message(0, A, ALIVE), 1_000.0)
+    table.hear(Message(0, A, 130), 1_001.0)
+    table.hear(Message(0, A, ALIVE), 1_002.0)
+    assert table.state(0) is DONE
 
 
 def test_an_expired_worker_is_named_once_with_the_token_that_it_last_had():
-    book = make_book(3)
-    book.hear(Message(1, A, ALIVE), 1_000.0)
-    book.hear(Message(2, B, ALIVE), 1_005.0)
-    assert book.expire(1_010.0) == []
-    assert book.expire(1_010.5) == [(1, A, LIVES)]
-    assert book.expire(1_100.5) == [(0, 0, EXPECTED), (2, B, LIVES)]
-    assert book.expire(2_000.0) == []
+    table = make_table(3)
+    table.hear(Message(1, A, ALIVE), 1_000.0)
+    table.hear(Message(2, B, ALIVE), 1_005.0)
+    assert table.expire(1_010.0) == []
+    assert table.expire(1_010.5) == [(1, A, LIVES)]
+    assert table.expire(1_100.5) == [(0, 0, EXPECTED), (2, B, LIVES)]
+    assert table.expire(2_000.0) == []
 
 
 @pytest.mark.parametrize("code", [0, 1, 130])
-def test_a_last_word_is_announced_but_not_that_of_a_process_before(code):
-    book = make_book()
-    assert not book.hear(Message(0, A, ALIVE), 1_000.0)
-    assert book.hear(Message(0, A, code), 1_001.0)
-    assert not book.hear(Message(0, B, ALIVE), 1_002.0)
-    assert not book.hear(Message(0, A, code), 1_003.0)
-    assert book.hear(Message(0, B, code), 1_003.0)
+def test_a_last_message_is_announced_but_not_that_of_a_process_before(code):
+    table = make_table()
+    assert not table.hear(Message(0, A, ALIVE), 1_000.0)
+    assert table.hear(Message(0, A, code), 1_001.0)
+    assert not table.hear(Message(0, B, ALIVE), 1_002.0)
+    assert not table.hear(Message(0, A, code), 1_003.0)
+    assert table.hear(Message(0, B, code), 1_003.0)
 
 
 @pytest.mark.parametrize("worker", [-1, 2, 99])
 def test_workers_that_are_none_are_passed_over(worker):
-    book = make_book(2)
-    assert not book.hear(Message(worker, A, 1), 1_000.0)
-    assert [book.state(index) for index in range(2)] == [EXPECTED, EXPECTED]
+    table = make_table(2)
+    assert not table.hear(Message(worker, A, 1), 1_000.0)
+    assert [table.state(index) for index in range(2)] == [EXPECTED, EXPECTED]
 
 
 def test_it_is_over_once_everyone_is_done_or_lost():
-    book = make_book(3)
+    table = make_table(3)
     for worker, code in enumerate((130, 130, ALIVE)):
-        assert not book.is_over(1_000.0)
-        book.hear(Message(worker, A + worker, code), 1_000.0)
-    assert (book.is_over(1_010.0), book.missing(), book.is_finished) == (False, [2], False)
-    book.expire(1_010.1)
-    assert (book.is_over(1_010.1), book.missing(), book.is_finished) == (True, [2], False)
+        assert not table.is_over(1_000.0)
+        table.hear(Message(worker, A + worker, code), 1_000.0)
+    assert (table.is_over(1_010.0), table.missing(), table.is_finished) == (False, [2], False)
+    table.expire(1_010.1)
+    assert (table.is_over(1_010.1), table.missing(), table.is_finished) == (True, [2], False)
 
 
 def test_a_failed_worker_is_waited_for():
-    book = make_book()
-    book.hear(Message(0, A, 1), 1_000.0)
-    assert not book.is_over(1_009.0)
-    book.hear(Message(0, B, 0), 1_009.0)
-    assert book.is_over(1_009.0)
-    assert book.missing() == []
+    table = make_table()
+    table.hear(Message(0, A, 1), 1_000.0)
+    assert not table.is_over(1_009.0)
+    table.hear(Message(0, B, 0), 1_009.0)
+    assert table.is_over(1_009.0)
+    assert table.missing() == []
 
 
-def test_others_have_a_moment_to_say_goodbye_once_the_chief_has_finished():
-    book = make_book(2)
-    book.hear(Message(1, B, ALIVE), 1_000.0)
-    book.hear(Message(0, A, 0), 1_001.0)
-    assert book.is_finished
-    assert not book.is_over(1_002.9)
-    assert book.is_over(1_003.1)
-    assert book.missing() == [1]
+def test_others_have_a_moment_to_report_their_end_once_the_chief_has_finished():
+    table = make_table(2)
+    table.hear(Message(1, B, ALIVE), 1_000.0)
+    table.hear(Message(0, A, 0), 1_001.0)
+    assert table.is_finished
+    assert not table.is_over(1_002.9)
+    assert table.is_over(1_003.1)
+    assert table.missing() == [1]
 
 
-def test_goodbyes_within_that_moment_end_it():
-    book = make_book(2)
-    book.hear(Message(0, A, 0), 1_001.0)
-    book.hear(Message(1, B, 0), 1_001.5)
-    assert book.is_over(1_001.5)
-    assert book.missing() == []
+def test_reports_within_that_moment_end_it():
+    table = make_table(2)
+    table.hear(Message(0, A, 0), 1_001.0)
+    table.hear(Message(1, B, 0), 1_001.5)
+    assert table.is_over(1_001.5)
+    assert table.missing() == []
 
 
 @pytest.mark.parametrize(("worker", "code"), [(0, 130), (0, 1), (1, 0)])
 def test_nobody_but_the_chief_and_nothing_but_its_end_finishes_the_run(worker, code):
-    book = make_book(2)
-    book.hear(Message(worker, A, code), 1_000.0)
-    assert not book.is_finished
-    assert not book.is_over(1_005.0)
+    table = make_table(2)
+    table.hear(Message(worker, A, code), 1_000.0)
+    assert not table.is_finished
+    assert not table.is_over(1_005.0)
 
 
 @given(
@@ -177,27 +177,27 @@ def test_nobody_but_the_chief_and_nothing_but_its_end_finishes_the_run(worker, c
 )
 def test_whatever_is_heard_every_worker_comes_to_an_end(messages):
     now = 1_000.0
-    book = make_book(3, now)
+    table = make_table(3, now)
     for pause, worker, token, code in messages:
         now += pause
-        book.hear(Message(worker, token, code), now)
-        for lost, _, former in book.expire(now):
+        table.hear(Message(worker, token, code), now)
+        for lost, _, former in table.expire(now):
             assert former not in (DONE, LOST)
-            assert book.state(lost) is LOST
+            assert table.state(lost) is LOST
     later = now + START + 1
-    book.expire(later)
-    assert book.is_over(later)
-    assert book.missing() == [worker for worker in range(3) if book.state(worker) is LOST]
+    table.expire(later)
+    assert table.is_over(later)
+    assert table.missing() == [worker for worker in range(3) if table.state(worker) is LOST]
 
 
 def test_a_lost_chief_is_waited_for_as_it_may_come_back():
-    book = LeaseBook(2, 10.0, 100.0, 0.0, chief_grace=60.0)
-    book.hear(Message(0, 1, ALIVE), 1.0)
-    book.hear(Message(1, 2, ALIVE), 1.0)
-    assert [worker for worker, _, _ in book.expire(11.5)] == [0, 1]
-    assert not book.is_over(1.0 + 10 + 60)
-    assert book.is_over(1.5 + 10 + 60)
-    book.hear(Message(0, 3, ALIVE), 50.0)  # started again
-    assert not book.is_over(100.0)
-    book.hear(Message(0, 3, 0), 60.0)
-    assert book.is_over(60.0)  # worker 1 is lost, and nobody else could wait for it
+    table = LeaseTable(2, 10.0, 100.0, 0.0, chief_grace=60.0)
+    table.hear(Message(0, 1, ALIVE), 1.0)
+    table.hear(Message(1, 2, ALIVE), 1.0)
+    assert [worker for worker, _, _ in table.expire(11.5)] == [0, 1]
+    assert not table.is_over(1.0 + 10 + 60)
+    assert table.is_over(1.5 + 10 + 60)
+    table.hear(Message(0, 3, ALIVE), 50.0)  # started again
+    assert not table.is_over(100.0)
+    table.hear(Message(0, 3, 0), 60.0)
+    assert table.is_over(60.0)  # worker 1 is lost, and nobody else could wait for it

@@ -13,7 +13,7 @@ from cluster_helpers import wait_until
 from async_dqn.base.errors import Outage
 from async_dqn.cluster import patient_session
 from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
-from async_dqn.cluster.eviction import Bailiff
+from async_dqn.cluster.eviction import Evictor
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 
@@ -291,13 +291,13 @@ def test_the_workers_are_told_to_end_though_a_step_is_lost():
 
 def test_a_seat_is_freed_though_a_step_is_lost():
     script = Script(REFUSED, None)
-    bailiff = own(Bailiff, script, SPEC)
-    bailiff.evict(1, token=12)
-    assert script.fed == [(bailiff._evict[1], {bailiff._token: 12})] * 2
+    evictor = own(Evictor, script, SPEC)
+    evictor.evict(1, token=12)
+    assert script.fed == [(evictor._evict[1], {evictor._token: 12})] * 2
 
 
 @pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.NotFoundError])
 def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind):
     script = Script(error(kind))
-    own(Bailiff, script, SPEC).evict(0, token=11)
+    own(Evictor, script, SPEC).evict(0, token=11)
     assert len(script.fed) == 1

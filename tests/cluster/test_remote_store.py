@@ -11,9 +11,9 @@ from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
 from fakes import make_module
 
 from async_dqn.cluster.done_queue import ALIVE
-from async_dqn.cluster.ledger import SeatState
-from async_dqn.cluster.parameter_graph import shard_sizes
+from async_dqn.cluster.ledger import MemberState
 from async_dqn.cluster.remote_store import new_token
+from async_dqn.cluster.shards import shard_sizes
 from async_dqn.nn import optimizers
 from async_dqn.store.base import Counters, EpisodeReport, Stop, Update, WorkerStatus, saved_counters
 from async_dqn.store.local import LocalParameterStore
@@ -255,17 +255,16 @@ def test_a_state_of_two_shards_restores_on_another_number(opened, tmp_path, num_
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
 def test_a_lost_step_is_noticed_and_counted_once(opened, arrives):
     first, second = opened("add")
-    first("lose_next_step", arrives)
+    first("fault", "lose_next_step", arrives)
     granted, counters = first("claim_steps", 5, Counters(env_steps=2))
     assert (granted, counters.claimed_steps, counters.env_steps) == (5, 5, 2)
-    first("lose_next_step", arrives)
+    first("fault", "lose_next_step", arrives)
     before = first("push", _q(ONES, 1.0), Counters(updates=1, minibatches=4), 0)
     online, counters = second("pull")
     assert (counters.updates, counters.minibatches) == (1, 4)
     assert before.claimed_steps == 5
-    # The update itself is not sent twice, so the one that never arrived is gone.
-    np.testing.assert_array_equal(online["q"], np.arange(P) + (1 if arrives else 0))
-    first("lose_next_step", arrives)
+    np.testing.assert_array_equal(online["q"], np.arange(P) + 1)  # sent again, and applied once
+    first("fault", "lose_next_step", arrives)
     np.testing.assert_array_equal(first("pull").online["q"], online["q"])
     assert len(first.warnings) >= 3
     assert all("was lost (no answer within" in text for text in first.warnings)
@@ -278,7 +277,7 @@ def test_a_push_whose_answer_was_lost_is_told_the_counters_before_it(opened, arr
     # might take the budget for spent while steps are left.
     first, second = opened("add")
     second("add_counts", Counters(env_steps=5))
-    first("lose_next_step", arrives)
+    first("fault", "lose_next_step", arrives)
     before = first("push", _q(ONES, 1.0), Counters(updates=1, env_steps=4), 0)
     assert before == Counters(env_steps=5)
 
@@ -326,13 +325,13 @@ def test_a_push_pull_whose_update_is_too_stale_pulls_all_the_same(opened):
 def test_a_push_pull_that_was_lost_is_counted_once_and_pulls_again(opened, arrives, options):
     first, _ = opened("add", **options)
     segments = first("share_memory")
-    first("lose_next_step", arrives)
+    first("fault", "lose_next_step", arrives)
     before, pulled = first("push_pull", _q(ONES, 1.0), Counters(updates=1, env_steps=4), 0)
     assert (before, pulled.counters) == (Counters(), Counters(updates=1, env_steps=4))
-    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + (1 if arrives else 0))
+    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + 1)
 
     before, pulled = first("push_pull", _q(np.full(P, 10, np.float32), 1.0), Counters(updates=1), 0)
-    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + (11 if arrives else 10))
+    np.testing.assert_array_equal(pulled.online["q"], np.arange(P) + 11)
     # What was lost might still read or write the old ones.
     assert options or not set(segments) & set(first("share_memory"))
 
@@ -426,7 +425,7 @@ def test_a_refresh_in_a_step_that_was_lost_happens_once(opened, arrives, method)
     first, second = opened("add", target_period=10)
     second("push", _q(ONES, 1.0), Counters(updates=1, minibatches=9), 0)
     np.testing.assert_array_equal(second("pull_target")["q"], START["q"])
-    first("lose_next_step", arrives)
+    first("fault", "lose_next_step", arrives)
     if method == "add_counts":
         first(method, Counters(minibatches=3))
     else:
@@ -454,37 +453,37 @@ def test_counts_without_a_push_refresh_targets_too(opened):
 def test_a_join_whose_answer_was_lost_is_one_start(opened):
     first, _ = opened("add")
     first("leave")
-    first("lose_next_step", True)
-    assert first("join").seats[0].starts == 2
+    first("fault", "lose_next_step", True)
+    assert first("join").members[0].starts == 2
 
 
 @pytest.mark.cluster
-def test_seats_are_taken_and_left(opened):
+def test_workers_join_and_leave(opened):
     first, second = opened("add")
     first("claim_steps", 10, Counters())
     first("add_counts", Counters(env_steps=4, minibatches=2))
     own = Counters(claimed_steps=10, env_steps=4, minibatches=2)
     assert second("check").workers == [WorkerStatus("active", 1, own), WorkerStatus("active", 1, Counters())]
     ledger = second("read_ledger")
-    assert [seat.outstanding for seat in ledger.seats] == [10 - 4, 0]
+    assert [member.outstanding for member in ledger.members] == [10 - 4, 0]
     assert ledger.generation > 0
     first("leave")
     first("leave")  # once more changes nothing
     assert second("check").workers[0] == WorkerStatus("done", 1, own._replace(claimed_steps=4))
     assert second("add_counts", Counters()) == own._replace(claimed_steps=4)
     ledger = first("join")
-    assert (ledger.seats[0].state, ledger.seats[0].starts) == (SeatState.ACTIVE, 2)
+    assert (ledger.members[0].state, ledger.members[0].starts) == (MemberState.ACTIVE, 2)
     assert first("claim_steps", BUDGET, Counters())[0] == BUDGET - 4
 
 
 @pytest.mark.cluster
-def test_a_process_whose_seat_another_has_taken_is_refused_and_changes_nothing(opened):
+def test_a_process_whose_place_another_has_taken_is_refused_and_changes_nothing(opened):
     first, second = opened("adam")
     assert first("claim_steps", 100, Counters())[0] == 100
     first("add_counts", Counters(env_steps=30))
     second("open_store", {"q": ("adam", P)}, 0)  # another process as worker 0
     ledger = second("join")
-    assert (ledger.seats[0].starts, ledger.counters.claimed_steps) == (2, 30)
+    assert (ledger.members[0].starts, ledger.counters.claimed_steps) == (2, 30)
     before = second("state")
     refusal = "RunError: worker 0: another process has taken its place while it stood still; the run has gone on"
     for call in (
@@ -539,7 +538,7 @@ def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(o
     _assert_equal(other("state"), saved)
     assert other("settle") is False
     ledger = other("join", False)
-    assert [seat.starts for seat in ledger.seats] == [1, 1]  # counted on, and no new process
+    assert [member.starts for member in ledger.members] == [1, 1]  # counted on, and no new process
     counters = saved_counters(saved)
     assert other("claim_steps", 5, Counters()) == (5, counters._replace(claimed_steps=counters.claimed_steps + 5))
     assert chief("settle") is False
@@ -550,7 +549,7 @@ def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(o
 def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_back(opened, arrives):
     first, second = opened("add")
     assert first("claim_steps", 10, Counters())[0] == 10
-    first("lose_next_step", arrives, True)
+    first("fault", "lose_next_step", arrives, True)
     with pytest.raises(RuntimeError, match="Outage: the parameter server has ended"):
         first("claim_steps", 7, Counters(env_steps=4))
     assert second("add_counts", Counters()).env_steps == (4 if arrives else 0)
@@ -558,7 +557,7 @@ def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_b
     for _ in range(2):  # once more changes nothing
         assert first("settle") is True
         assert second("add_counts", Counters()) == Counters(claimed_steps=10, env_steps=4)
-    assert second("read_ledger").seats[0].outstanding == 10 - 4
+    assert second("read_ledger").members[0].outstanding == 10 - 4
     assert first("claim_steps", 7, Counters())[0] == 7
 
 
@@ -566,10 +565,10 @@ def test_after_an_outage_without_loss_counts_arrive_once_and_unheard_grants_go_b
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
 @pytest.mark.parametrize("options", [{}, SOCKETS], ids=["shared memory", "sockets"])
 def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrives, options):
-    # To give an unheard grant back takes a ticket. It must not be newer than those that still wait to be settled, as
+    # To give an unheard grant back takes a request. It must not be newer than those that still wait to be settled, as
     # their counts would then be taken for ones that came before.
     first, second = opened("add", **options)
-    first("lose_next_step", arrives, True)
+    first("fault", "lose_next_step", arrives, True)
     for call in (
         # With shared memory what is lost here is not the trip, but the question whether the ps finds the segment.
         ("push_pull", _q(ONES, 1.0), Counters(updates=1, minibatches=7), 0),
@@ -588,9 +587,9 @@ def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrive
 
 
 @pytest.mark.cluster
-def test_a_seat_lost_during_an_outage_is_noticed_when_it_settles(opened):
+def test_a_membership_lost_during_an_outage_is_noticed_when_it_settles(opened):
     first, second = opened("add")
-    first("lose_next_step", False, True)
+    first("fault", "lose_next_step", False, True)
     with pytest.raises(RuntimeError, match="Outage"):
         first("add_counts", Counters(env_steps=4))
     second("open_store", {"q": ("add", P)}, 0)
@@ -599,6 +598,124 @@ def test_a_seat_lost_during_an_outage_is_noticed_when_it_settles(opened):
     with pytest.raises(RuntimeError, match="RunError: worker 0: another process has taken its place"):
         first("settle")
     assert second("add_counts", Counters()) == Counters()
+
+
+def _wait_for_hold(client):
+    wait_until(lambda: client("read_ledger").hold, 20, "a hold is on")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [(0, 1), (1, 0)])
+def test_an_update_that_was_admitted_before_a_restore_is_never_applied_after_it(opened, shards):
+    chief, other = opened("adam", target_period=1)
+    saved = _trained_state()
+    push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1, minibatches=1), [shards[0]])
+    chief("restore", saved)
+    other("fault", "arrive_late", push, [shards[1]])
+    other("fault", "arrive_late", push, [shards[0]])
+    _assert_equal(chief("state"), saved)
+
+
+@pytest.mark.cluster
+def test_a_restore_that_arrives_late_changes_nothing(opened):
+    chief, other = opened("adam")
+    first = chief("read_ledger").generation
+    saved = _trained_state()
+    chief("restore", saved)
+    second = chief("read_ledger").generation
+    for late in (first, second):
+        assert other("fault", "write_again", saved | {"q/online": -START["q"]}, late) == [second] * 2
+    _assert_equal(chief("state"), saved)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [(0, 1), (1, 0)])
+def test_a_state_waits_for_updates_under_way_and_has_them_on_every_shard(opened, shards):
+    chief, other = opened("adam", target_period=1)
+    push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1, minibatches=1), [shards[0]])
+    chief.begin("state")
+    _wait_for_hold(other)
+    other("fault", "arrive_late", push, [shards[1]])
+    local = LocalParameterStore([make_module(P, optimizer=optimizers.adam())], BUDGET, 1)
+    local.initialize(START)
+    local.push(_q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)
+    state, expected = chief.result(), local.state()
+    assert saved_counters(state) == saved_counters(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(state[name], array, rtol=1e-6, err_msg=name)
+    assert other("read_ledger").hold == 0
+
+
+@pytest.mark.cluster
+def test_an_update_that_a_state_did_not_wait_for_is_never_applied_and_others_go_on(opened):
+    chief, other = opened("add")
+    push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1), [0])
+    chief.begin("state")
+    _wait_for_hold(other)
+    other.begin("push_pull", _q(ONES * 10, 0.1), Counters(updates=1), 0)
+    state = chief.result()
+    assert saved_counters(state) == Counters(updates=1)
+    half = START["q"] + [1, 1, 1, 1, 0, 0, 0]
+    np.testing.assert_array_equal(state["q/online"], half)
+    before, pulled = other.result()
+    assert before.updates == 1
+    np.testing.assert_array_equal(pulled.online["q"], half + 10)
+    other("fault", "arrive_late", push, [1])
+    np.testing.assert_array_equal(chief("pull").online["q"], half + 10)
+
+
+@pytest.mark.cluster
+def test_states_are_whole_while_others_push(opened):
+    chief, other = opened("add", target_period=7)
+    other.begin("each", "push_pull", [(_q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)] * 300)
+    updates = []
+    while not updates or updates[-1] < 300:
+        state = chief("state")
+        counters = saved_counters(state)
+        np.testing.assert_array_equal(state["q/online"], START["q"] + counters.updates)
+        np.testing.assert_array_equal(state["q/target"], START["q"] + 7 * (counters.updates // 7))
+        updates.append(counters.updates)
+    other.result()
+    assert len(set(updates)) > 2  # else they were not read meanwhile
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("end", ["alone", "join"])
+def test_a_hold_whose_chief_died_stops_nobody_for_long(opened, end):
+    chief, other = opened("add")
+    chief("fault", "hold", 77)
+    assert other("claim_steps", 3, Counters())[0] == 3  # claims go on
+    begin = time.monotonic()
+    other.begin("push_pull", _q(ONES, 0.1), Counters(updates=1), 0)
+    if end == "join":
+        chief("join")
+    before, pulled = other.result(20.0)
+    assert (time.monotonic() - begin > 4.0) is (end == "alone")
+    assert (before.updates, pulled.counters.updates) == (0, 1)
+    np.testing.assert_array_equal(pulled.online["q"], START["q"] + 1)
+
+
+@pytest.mark.cluster
+def test_a_state_whose_hold_was_ended_meanwhile_is_read_again(opened):
+    chief, other = opened("add")
+    push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1), [0])
+    chief.begin("state")
+    _wait_for_hold(other)
+    other("_release", other("read_ledger").hold)
+    other("fault", "arrive_late", push, [1])
+    other("push", _q(ONES, 0.1), Counters(updates=1), 0)
+    state = chief.result()
+    np.testing.assert_array_equal(state["q/online"], START["q"] + saved_counters(state).updates)
+
+
+@pytest.mark.cluster
+def test_a_claim_does_not_wait_for_a_round_trip(opened):
+    first, second = opened("add")
+    second("fault", "hold", 77)  # so that no push comes back
+    claimed = first("fault", "claim_beside_a_push", _q(ONES, 0.1), Counters(updates=1))
+    assert claimed == (5, True)  # while the push was still under way
+    second("fault", "hold", 0)
+    assert second("pull").counters.claimed_steps == 5
 
 
 @contextlib.contextmanager
@@ -652,7 +769,7 @@ def test_a_ps_that_was_killed_is_an_outage_until_the_chief_has_restored(tmp_path
         for client in (chief, other):
             assert client("settle") is False
             ledger = client("join", False)
-        assert [seat.starts for seat in ledger.seats] == [1, 1]
+        assert [member.starts for member in ledger.members] == [1, 1]
         _assert_equal(other("state"), saved)
         assert other("claim_steps", BUDGET, Counters())[0] == BUDGET
         before, pulled = chief("push_pull", _q(ONES, 0.1), Counters(updates=1), 1)
@@ -701,7 +818,7 @@ def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
+def test_a_worker_that_is_lost_or_fails_is_evicted(tmp_path):
     with _cluster_to_harm(tmp_path, flags=("--lease=2", "--start_deadline=600")) as cluster:
         first, second = cluster.clients
         token = second("open_store", {"q": ("adam", P)})
@@ -719,9 +836,10 @@ def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
         first("add_counts", Counters(claimed_steps=-50))
 
         token = second("open_store", {"q": ("adam", P)})  # it is started again
-        assert second("join").seats[1].starts == 3
+        assert second("join").members[1].starts == 3
         assert second("claim_steps", 40, Counters())[0] == 40
-        tell(cluster.spec, 0, 1, new_token(), 1)  # another one, which never had the seat, fails
+        tell(cluster.spec, 0, 1, token, ALIVE)
+        tell(cluster.spec, 0, 1, new_token(), 1)  # another one, which never was the member, fails
         tell(cluster.spec, 0, 1, token, 1)  # too late: it is not the newest
         assert second("claim_steps", 40, Counters())[0] == 10
 
@@ -730,6 +848,8 @@ def test_a_worker_that_is_lost_or_fails_is_put_out_of_its_seat(tmp_path):
         assert second("claim_steps", 50, Counters())[0] == 50
         tell(cluster.spec, 0, 1, token, 1)
         wait_until(
-            lambda: first("check").workers[1].state == "lost", 1.9, "seat 1 is free at once, without waiting a lease"
+            lambda: first("check").workers[1].state == "lost",
+            1.9,
+            "worker 1 is evicted at once, without waiting a lease",
         )
         assert first("claim_steps", 60, Counters())[0] == 50

@@ -35,10 +35,10 @@ def test_both_sides_have_the_same_memory(segment, found):
     arrays = found.find(segment.address.encode())
     for number in range(1, 6):
         update = np.arange(SIZE, dtype=np.float32) * number
-        turn = segment.put(update)
+        buffer = segment.put(update)
         np.testing.assert_array_equal(arrays.update, update)
-        arrays.pulled[turn][:] = update + 1
-        np.testing.assert_array_equal(segment.pulled[turn], update + 1)
+        arrays.pulled[buffer][:] = update + 1
+        np.testing.assert_array_equal(segment.pulled[buffer], update + 1)
         np.testing.assert_array_equal(arrays.update, update)  # the arrays do not overlap
 
 
@@ -46,9 +46,9 @@ def test_what_was_pulled_stays_until_the_next_pull_but_one(segment, found):
     arrays = found.find(segment.address.encode())
     pulled = []
     for number in range(4):
-        turn = segment.put(np.zeros(SIZE, np.float32))
-        arrays.pulled[turn][:] = number
-        pulled.append(segment.pulled[turn])
+        buffer = segment.put(np.zeros(SIZE, np.float32))
+        arrays.pulled[buffer][:] = number
+        pulled.append(segment.pulled[buffer])
         assert [array[0] for array in pulled[-2:]] == [number - 1, number][-len(pulled) :]
 
 
@@ -141,14 +141,14 @@ from async_dqn.cluster import shared_memory
 shared_memory.serve()
 assert shared_memory.serve() is shared_memory.serve()  # registered once
 segment, other = shared_memory.Segment(5), shared_memory.Segment(7)
-turn = segment.put(np.arange(5, dtype=np.float32))
+buffer = segment.put(np.arange(5, dtype=np.float32))
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     address = tf.constant(segment.address)
     assert session.run(shared_memory.reaches(address))
     assert not session.run(shared_memory.reaches(tf.constant("/nowhere 5 1")))
-    taken = shared_memory.take(address, 5)
-    assert session.run(shared_memory.give(address, tf.constant(turn, tf.int64), taken * 2)) == turn
-np.testing.assert_array_equal(segment.pulled[turn], [0, 2, 4, 6, 8])
+    taken = shared_memory.take(address)
+    assert session.run(shared_memory.give(address, tf.constant(buffer, tf.int64), taken * 2)) == buffer
+np.testing.assert_array_equal(segment.pulled[buffer], [0, 2, 4, 6, 8])
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=Path(__file__).parents[2])
 

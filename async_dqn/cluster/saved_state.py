@@ -1,0 +1,116 @@
+"""Reading and writing all that the parameter servers hold, of one moment.
+
+**Reading** puts a hold into the ledger: no further update is admitted. It waits until all that was admitted is applied
+on every shard. Then it reads each shard. An update whose worker was lost on the way may never be applied on some shard;
+after a short wait the shards are told to refuse it for good. So what is read is what the parameters are when the hold
+ends. Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its chief was
+lost, nobody else would.
+
+**Writing** gives the parameters a new generation, on every shard together with the values. What was admitted before
+belongs to an older one, and is refused however late it arrives.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from async_dqn.base.errors import Outage, RunError
+from async_dqn.cluster.channel import Channel
+from async_dqn.cluster.ledger import Ledger, initial_rows, parse
+from async_dqn.cluster.parameter_graph import ParameterGraph
+from async_dqn.cluster.shards import counted_up_to
+from async_dqn.nn.module import Module
+from async_dqn.store.base import Counters, counter_state, saved_counters
+
+_DRAIN_DEADLINE = 2.0  # seconds that updates may be under way while all others wait
+_DRAIN_PERIOD = 0.002  # seconds between two looks
+
+
+def read_state(
+    channel: Channel, nodes: ParameterGraph, modules: Sequence[Module], *, hold: int, deadline: float
+) -> dict[str, np.ndarray]:
+    """Everything to save, by name. See `ParameterStore.state`.
+
+    Args:
+      hold: a number that nobody else has used.
+      deadline: seconds after which `RunError` is raised.
+    """
+    end = time.monotonic() + deadline
+    for attempt in range(10):
+        feed = {nodes.hold_id: hold + attempt}
+        ledger = parse(channel.run_again(nodes.hold, feed))
+        orders = [member.admitted for member in ledger.members]
+        target = counted_up_to(ledger.generation, ledger.counters.target_refreshes, orders)
+        _drain(channel, nodes, target)
+        shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
+        before = parse(channel.run_again(nodes.release, feed))
+        if _is_of_one_moment(ledger, before, hold + attempt):
+            return _whole(parse(rows).counters, shards, modules)
+        if time.monotonic() > end:
+            break
+    raise RunError("the parameters were not saved: others went on, or restored them, at each try")
+
+
+def _is_of_one_moment(ledger: Ledger, before_release: Ledger, hold: int) -> bool:
+    return before_release.hold == hold and before_release.generation == ledger.generation
+
+
+def _drain(channel: Channel, nodes: ParameterGraph, target: np.ndarray) -> None:
+    """Waits until all that was admitted is applied, or is taken for lost."""
+    end = time.monotonic() + _DRAIN_DEADLINE
+    while time.monotonic() < end:
+        records = channel.run_again(nodes.applied)
+        if all((record >= target).all() for record in records):
+            return
+        time.sleep(_DRAIN_PERIOD)
+
+
+def _whole(
+    counters: Counters, shards: Sequence[Mapping[str, Mapping[str, np.ndarray]]], modules: Sequence[Module]
+) -> dict[str, np.ndarray]:
+    state = counter_state(counters)
+    for module in modules:
+        starts = module.optimizer.initial_slots(module.size)
+        for name in shards[0][module.name]:
+            parts = [shard[module.name][name] for shard in shards]
+            slot = name.removeprefix("slot/")
+            is_sharded = slot not in starts or starts[slot].shape == (module.size,)
+            state[f"{module.name}/{name}"] = np.concatenate(parts) if is_sharded else parts[0]
+    return state
+
+
+def write_state(
+    channel: Channel,
+    nodes: ParameterGraph,
+    state: Mapping[str, np.ndarray],
+    *,
+    starts: list[int],
+    run_id: int,
+    settings_id: int,
+) -> None:
+    """Puts a saved state in, under a new generation. Raises Outage where another process does so at the same time."""
+    known = max(map(int, channel.run_again(nodes.generations)))
+    # The time, so that no generation comes twice, not even after all parameter servers were restarted.
+    generation = max(time.time_ns(), known + 1)
+    num_workers = nodes.rows.shape[0] - 2
+    counters = saved_counters(state)
+    feed: dict[Any, Any] = {nodes.generation: generation, nodes.refreshes: counters.target_refreshes}
+    for module, sizes in nodes.sizes.items():
+        for (k, owner, name), node in nodes.values.items():
+            if owner == module:
+                value = state[f"{module}/{name}"]
+                is_sharded = np.shape(value) == (sum(sizes),)
+                feed[node] = np.split(value, np.cumsum(sizes)[:-1])[k] if is_sharded else value
+
+    def set_ledger(counters: Counters, generation: int) -> bool:
+        rows = initial_rows(num_workers, counters, run_id, generation, starts, settings_id)
+        return int(channel.run_again(nodes.set_ledger, {nodes.rows: rows})) == generation
+
+    # While the generation is negative nobody's counts or updates are taken, and nobody can join. Set last: who sees it
+    # sees everything.
+    is_begun = set_ledger(Counters(), -generation)
+    are_written = is_begun and all(int(written) == generation for written in channel.run_again(nodes.written, feed))
+    if not (are_written and set_ledger(counters, generation)):
+        raise Outage("another process restores the parameters at the same time")
