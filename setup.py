@@ -12,7 +12,7 @@ README = ROOT / "README.md"
 setup(
     name="async-dqn",
     version=VERSION,
-    description="Asynchronous deep Q-learning on TensorFlow parameter servers",
+    description="Deep reinforcement learning on TensorFlow parameter servers: asynchronous DQN, PPO",
     long_description=README.read_text("utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     author="the async-dqn authors",
