@@ -696,16 +696,28 @@ def test_a_hold_whose_chief_died_stops_nobody_for_long(opened, end):
 
 
 @pytest.mark.cluster
-def test_a_state_whose_hold_was_ended_meanwhile_is_read_again(opened):
+def test_an_update_that_arrives_after_a_state_that_did_not_wait_for_it_is_refused(opened):
     chief, other = opened("add")
     push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1), [0])
+    state = chief("state")
+    other("fault", "arrive_late", push, [1])
+    _assert_equal(chief("state"), state)
+
+
+@pytest.mark.cluster
+def test_a_state_whose_hold_was_ended_meanwhile_is_read_again(opened):
+    chief, other = opened("add")
+    first = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1), [0])
     chief.begin("state")
     _wait_for_hold(other)
     other("_release", other("read_ledger").hold)
-    other("fault", "arrive_late", push, [1])
-    other("push", _q(ONES, 0.1), Counters(updates=1), 0)
+    second = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1), [0])
+    other("fault", "arrive_late", first, [1])  # now the first is everywhere, and the second on one shard
+    _wait_for_hold(other)
+    other("fault", "arrive_late", second, [1])
     state = chief.result()
-    np.testing.assert_array_equal(state["q/online"], START["q"] + saved_counters(state).updates)
+    assert saved_counters(state) == Counters(updates=2)
+    np.testing.assert_array_equal(state["q/online"], START["q"] + 2)
 
 
 @pytest.mark.cluster
