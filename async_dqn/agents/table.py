@@ -29,7 +29,7 @@ def find(name: str) -> type[Agent]:
         raise UserError(f"--agent={name}: {hint}must be one of {', '.join(TABLE)}, or package.module:NAME")
     try:
         found = getattr(importlib.import_module(module_name), attribute, None)
-    except Exception as error:  # it may be any module
+    except (Exception, SystemExit) as error:  # it may be any module
         raise UserError(f"--agent={name}: {module_name} cannot be imported: {one_line(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise UserError(f"--agent={name}: {module_name} has no Agent of the name {attribute!r}")

@@ -23,13 +23,20 @@ def running(command: Sequence[str], log: Path) -> Iterator[Task]:
     """A program, its output in `log`. No process of it is left behind, however the block ends."""
     ask = signals.ASK if "async_dqn" in command else signal.SIGTERM
     task = Task("it", lambda _: command, max_restarts=0, lease=math.inf, say=lambda _: None, log=log, ask=ask)
-    task.start()
+    before = _children()
     try:
+        task.start()  # a signal may come in the middle of it, when the process is there and the task knows none
         yield task
     finally:
-        processes = by_role(task).values()
+        processes = _children() - before
         kill([task])
         _kill(processes)
+        psutil.wait_procs(processes, timeout=_END_DEADLINE)
+
+
+def _children() -> set[psutil.Process]:
+    """All that descend from this process."""
+    return set(psutil.Process().children(recursive=True))
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

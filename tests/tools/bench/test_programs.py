@@ -1,6 +1,7 @@
 """Whole programs: small scripts that stand in for them, and made-up rows."""
 
 import math
+import subprocess
 import sys
 import textwrap
 
@@ -199,3 +200,19 @@ def test_a_goal_that_was_reached_counts_from_when_it_was():
     found = learn(20_000, 5.0)  # any policy's
     assert found["% of seeds that reached it"] == 100
     assert 100 * 5 <= found["steps to 5"] < 20_000
+
+
+def test_a_program_is_ended_whose_start_was_interrupted(tmp_path, monkeypatch):
+    """As by a signal that comes once the process runs and before its task knows it."""
+    popen = subprocess.Popen
+
+    def interrupted(*given, **options):
+        popen(*given, **options)
+        wait_until(lambda: processes_naming(tmp_path), 60, "the program runs")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("async_dqn.system.task.subprocess.Popen", interrupted)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt), processes.running(sleeps, tmp_path / "log"):
+        pytest.fail("it did not start")
+    assert processes_naming(tmp_path) == []
