@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from cluster_helpers import wait_until
 
 import async_dqn
 
@@ -108,6 +110,8 @@ def test_a_player_keeps_stacks_by_row(tmp_path):
         ({"env": "CartPole-v1", "clip": 0.2}, "--clip"),
         ({"env": "CartPole-v1", "agent": "ppo", "clip": -1.0}, "--clip=-1.0"),
         ({"env": "CartPole-v1", "agent": "pp"}, "--agent=pp"),
+        ({"env": "CartPole-v1", "total_steps": "5"}, "--total_steps=5"),
+        ({"env": "CartPole-v1", "gpus": "x"}, "--gpus=x"),
     ],
 )
 def test_bad_arguments_are_named(settings, named, tmp_path, monkeypatch):
@@ -117,3 +121,21 @@ def test_bad_arguments_are_named(settings, named, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=named):
         async_dqn.train(**settings)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_two_trainings_leave_nothing_behind_in_the_process(tmp_path):
+    """No threads, which would hold the replay, and the caller's own mode of new files."""
+    before, names = set(threading.enumerate()), ("checkpoints", "snapshots", "replay-log")
+
+    def left():
+        return [one for one in threading.enumerate() if one not in before and one.name.startswith(names)]
+
+    umask = os.umask(0o022)
+    try:
+        for number in range(2):
+            async_dqn.train(env="CartPole-v1", total_steps=600, logdir=tmp_path / str(number))
+            wait_until(lambda: not left(), 30, "threads of the run have ended")
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(umask)

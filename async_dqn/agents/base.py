@@ -43,6 +43,7 @@ class Agent(abc.ABC):
       summary: one line for `async-dqn agents`.
       presets: settings by name, to start from.
       metrics: names of columns in metrics.csv beside those that every run has: statistics of the loss, or schedules.
+      experience_flag: the setting that most decides how much memory experience takes.
       network_outputs: {head: one line on what it means}, of `apply`.
 
     Args:
@@ -53,6 +54,7 @@ class Agent(abc.ABC):
     summary: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     metrics: ClassVar[tuple[str, ...]] = ()
+    experience_flag: ClassVar[str] = "total_steps"
     network_outputs: ClassVar[Mapping[str, str]] = {}
 
     modules: Sequence[Module]
@@ -64,6 +66,11 @@ class Agent(abc.ABC):
     def default_preset(cls, spec: EnvironmentSpec) -> str:
         """The name of the preset for an environment that was given without one."""
         return next(iter(cls.presets))
+
+    @classmethod
+    def experience_bytes(cls, config: Any, spec: EnvironmentSpec) -> int:
+        """What one worker's experience takes of memory once it is full; 0: little."""
+        return 0
 
     @abc.abstractmethod
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
 from async_dqn.base import schedules
 from async_dqn.data.experience import Evaluate, Experience, Outputs, ReplayExperience
-from async_dqn.data.replay import Replay
+from async_dqn.data.replay import Replay, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses, policies
 from async_dqn.nn.networks import Head
@@ -58,6 +58,7 @@ class DQN(Agent):
     Config = DQNConfig
     summary = "Q-learning from replay with a target network (Mnih et al. 2015)"
     metrics = ("epsilon",)
+    experience_flag = "replay_capacity"
     network_outputs = {"q_values": "the value of each action"}
     presets = {
         # Mnih et al. 2015 as DeepMind's code and dqn_zoo have it: the target is refreshed every 40,000 frames and
@@ -110,6 +111,11 @@ class DQN(Agent):
             return "cartpole"
         return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
 
+    @classmethod
+    def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:
+        share = config.replay_capacity // config.num_workers
+        return required_bytes(config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype)
+
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._network.apply(params["q"], observation)
 
@@ -118,7 +124,8 @@ class DQN(Agent):
         return self._ape_x if self.config.exploration == "ape_x" else self._epsilon(step)
 
     def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        return policies.epsilon_greedy(outputs["q_values"], self.epsilon(step), rng)
+        q_values = outputs["q_values"]
+        return policies.epsilon_greedy(q_values, np.resize(self.epsilon(step), len(q_values)), rng)
 
     def greedy(self, outputs: Outputs) -> np.ndarray:
         return policies.greedy(outputs["q_values"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ class PPO(Agent):
     Config = PPOConfig
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
     metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
+    experience_flag = "rollout_length"
     network_outputs = {"logits": "of the policy", "value": "of the state"}
     presets = {
         "atari": _ATARI,
@@ -102,6 +104,11 @@ class PPO(Agent):
         if not spec.is_atari:
             return "cartpole"
         return "pong" if spec.id == "ALE/Pong-v5" else "atari"
+
+    @classmethod
+    def experience_bytes(cls, config: PPOConfig, spec: EnvironmentSpec) -> int:
+        frames = spec.stack * math.prod(spec.observation_shape) * spec.observation_dtype.itemsize
+        return config.rollout_length * config.envs_per_worker * frames
 
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._network.apply(params["policy_value"], observation)

@@ -163,17 +163,15 @@ def _agent_name(arguments: Sequence[str]) -> str:
     """The agent that is asked for, or the one of the run that is to be gone on with."""
     named = _value(arguments, "agent")
     logdir = _value(arguments, "logdir")
-    if named is None and logdir and _value(arguments, "resume") is not None:
+    if named is None and logdir and _value(arguments, "resume") not in (None, "false", "False", "f", "0"):
         return RunDirectory(logdir).agent_name() or Config.agent
     return Config.agent if named is None else named
 
 
-def _unknown_flag(error: flags.UnrecognizedFlagError, agent: str, command: str) -> UserError:
-    name = error.flagname
-    for setting in (name, name.removeprefix("no")):
-        if table.owners(setting):
-            return UserError(f"--{name}: {table.missing_setting(agent, setting)}")
-    return UserError(f"{' '.join(str(error).split())}; see async-dqn {command} --help")
+def _missing(flag: str, agent: str) -> str:
+    """Says which other agents have such a flag; empty where none has."""
+    found = next((name for name in (flag, flag.removeprefix("no")) if table.owners(name)), None)
+    return f"--{flag}: {table.missing_setting(agent, found)}" if found else ""
 
 
 def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Command, Call] | str:
@@ -196,14 +194,9 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
         return f"{usage}: {command.help}{others}\n\n{own_flags}"
     try:
         leftover = values([f"async-dqn {name}", *rest])[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise (
-            _unknown_flag(error, agent, name)
-            if command.trains
-            else UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help")
-        ) from error
     except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
-        raise UserError(f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
+        missing = command.trains and isinstance(error, flags.UnrecognizedFlagError) and _missing(error.flagname, agent)
+        raise UserError(missing or f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
     if "logdir" in values and values.logdir == "":
         raise UserError("--logdir= is empty; give a folder, or leave the flag out")
     if leftover and not command.operands:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import textwrap
+import time
 from pathlib import Path
 
 from absl import flags
@@ -54,7 +55,7 @@ def _export(call: Call) -> int:
 
 def _bench(call: Call) -> int:
     values = call.values
-    from async_dqn.tools.bench.command import Bench, default_output, parse_sections, run_bench
+    from async_dqn.tools.bench.command import Bench, parse_sections, run_bench
     from async_dqn.tools.bench.work import Plan
 
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
@@ -71,7 +72,7 @@ def _bench(call: Call) -> int:
         plan,
         sections=parse_sections(values.sections),
         repetitions=repetitions if values.repetitions is None else values.repetitions,
-        output=default_output() if values.output is None else Path(values.output),
+        output=Path(values.output or time.strftime("runs/bench-%Y%m%d-%H%M%S")),
         peer=values.peer,
         peer_python=values.peer_python,
         soak_minutes=values.soak_minutes,
@@ -110,7 +111,7 @@ def _compare(call: Call) -> int:
     )
     spec = preflight.resolve(config)
     for trial in comparison.trials():
-        preflight.check_replay_memory(trial.config, spec, trial.config.num_workers)
+        preflight.check_memory(trial.config, spec, trial.config.num_workers)
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 

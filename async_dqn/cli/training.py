@@ -23,9 +23,9 @@ def _baseline(call: Call) -> int:
     from async_dqn.run import build, preflight
 
     agent = build.make_agent(config)
-    memory = preflight.check_replay_memory(config, agent.spec, 1)
+    memory = preflight.check_memory(config, agent.spec, 1)
     run.create()
-    Progress().say("\n".join(filter(None, [f"run directory: {run.path}", memory])))
+    Progress().say(f"run directory: {run.path}\n{memory}")
     plain = values.progress == "plain"
     with run.claimed(Progress().say):
         code = baseline.run_baseline(agent, run, resume=values.resume, plain=plain, should_stop=signals.install())
@@ -42,9 +42,8 @@ def _local(call: Call) -> int:
     from async_dqn.roles import local
     from async_dqn.run import preflight
 
-    memory = preflight.check_replay_memory(config, preflight.resolve(config), config.num_workers)
-    if memory:
-        Progress().say(memory)
+    memory = preflight.check_memory(config, preflight.resolve(config), config.num_workers)
+    Progress().say(memory)
     run.create()
     with run.claimed(Progress().say) as inherited:
         code = local.run_local(
@@ -114,9 +113,9 @@ def _worker(call: Call) -> int:
     from async_dqn.run import build, preflight
 
     agent = build.make_agent(config, index)
-    memory = preflight.check_replay_memory(config, agent.spec, 1)
+    memory = preflight.check_memory(config, agent.spec, 1)
     run.create()
-    Progress().say("; ".join(filter(None, [f"run directory {run.path}", memory])))
+    Progress().say(f"run directory {run.path}; {memory}")
     return worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
 
 

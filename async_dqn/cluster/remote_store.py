@@ -28,6 +28,7 @@ from async_dqn.store.base import (
     Update,
     WorkerStatus,
     check_state,
+    episode_report,
     initial_state,
 )
 
@@ -346,7 +347,7 @@ class RemoteParameterStore:
             rows = self._counts.run(self._nodes.take)
         except LostStep:
             return []
-        return [EpisodeReport(int(row[0]), float(row[1]), int(row[2]), int(row[3]), float(row[4])) for row in rows]
+        return [episode_report(row) for row in rows]
 
     # Saving and restoring.
 

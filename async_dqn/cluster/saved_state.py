@@ -20,7 +20,6 @@ from async_dqn.base.errors import Outage, RunError
 from async_dqn.cluster.channel import Channel
 from async_dqn.cluster.ledger import Ledger, initial_rows, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
-from async_dqn.cluster.shards import counted_up_to
 from async_dqn.nn.module import Module
 from async_dqn.store.base import Counters, counter_state, saved_counters
 
@@ -42,7 +41,8 @@ def read_state(
         feed = {nodes.hold_id: hold + attempt}
         ledger = parse(channel.run_again(nodes.hold, feed))
         orders = [member.admitted for member in ledger.members]
-        target = counted_up_to(ledger.generation, ledger.counters.target_refreshes, orders)
+        # What the record of every shard holds once all that was admitted is applied.
+        target = np.array([ledger.generation, ledger.counters.target_refreshes, *orders], np.int64)
         _drain(channel, nodes, target)
         shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
         before = parse(channel.run_again(nodes.release, feed))

@@ -191,11 +191,6 @@ class Shard:
             return tf.cond(tf.identity(condition), refresh, lambda: tf.constant(False))
 
 
-def counted_up_to(generation: int, refreshes: int, orders: Sequence[int]) -> np.ndarray:
-    """What a record [2 + W] holds once all that was admitted is applied, from W orders."""
-    return np.array([generation, refreshes, *orders], np.int64)
-
-
 def make_shards(modules: Sequence[Module], num_ps: int, num_workers: int) -> list[Shard]:
     """The variables of all modules, cut into one shard a ps, and its operations. Call it in a strategy's scope."""
     held: list[dict[str, ModuleShard]] = [{} for _ in range(num_ps)]

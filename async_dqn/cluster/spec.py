@@ -157,15 +157,6 @@ class ClusterSpec:
         """Return the form that `tf.train.ClusterSpec` and spec files take."""
         return {"ps": list(self.ps), "worker": list(self.worker)}
 
-    def __str__(self) -> str:
-        """Return one line a process."""
-        lines = []
-        for job, addresses in self.to_dict().items():
-            for index, address in enumerate(addresses):
-                chief = "  (chief)" if (job, index) == ("worker", 0) else ""
-                lines.append(f"{f'{job} {index}':<10} {address}{chief}")
-        return "\n".join(lines)
-
 
 def wait_until_reachable(addresses: Sequence[str], deadline: float, should_stop: Callable[[], bool]) -> list[str]:
     """Waits until something listens on every address; gives those where nothing does after `deadline` seconds."""

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from async_dqn.base.errors import UserError
 from async_dqn.base.types import Transition
 from async_dqn.nn.aligned import aligned_empty
 
@@ -355,22 +354,3 @@ def required_bytes(num_envs: int, capacity: int, observation_shape: tuple[int, .
     slot = math.prod(observation_shape) * np.dtype(dtype).itemsize + fields
     cursors = sum(np.dtype(cursor).itemsize for cursor in _CURSOR_DTYPES.values())
     return num_envs * (capacity // num_envs * slot + cursors)
-
-
-def check_fits(required: int, available: int, capacity: int) -> None:
-    """Refuse a replay that would outgrow the memory while it fills, hours into a run.
-
-    Args:
-        required: bytes of all the replays that share this memory.
-        available: bytes free for them.
-        capacity: what `--replay_capacity` was, for the message.
-
-    Raises:
-        UserError: if they do not fit.
-    """
-    if required > available:
-        raise UserError(
-            f"--replay_capacity={capacity} needs {required / 1e9:.2f} GB of memory, but "
-            f"{available / 1e9:.2f} GB is available; "
-            f"about {capacity * max(available, 0) // required} would fit"
-        )

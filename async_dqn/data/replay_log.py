@@ -145,34 +145,30 @@ class ReplayLog:
             self._changed.notify_all()
 
     def _write(self) -> None:
-        """What the writing thread does until the log is closed."""
-        while self._write_next():
-            pass
-
-    def _write_next(self) -> bool:
-        """Waits for a segment and writes it, or fails to; False once the log is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closed)
-            if self._is_closed:
-                return False
-            segment, slots = self._waiting[0]
-        try:
-            self._keep_to_rate(sum(array.nbytes for array in slots))
-            self._directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(segment.path, replay_segments.encode(segment, slots, self._run_id))
-            self._remove_old(segment)
-        except Exception as error:  # whatever it is, training goes on
-            with contextlib.suppress(Exception):  # of a warning that cannot be given
-                self._complain(error)
+        """What the writing thread does until the log is closed: waits for a segment and writes it, or fails to."""
+        while True:
             with self._changed:
-                self._failures += 1
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
+                segment, slots = self._waiting[0]
+            try:
+                self._keep_to_rate(sum(array.nbytes for array in slots))
+                self._directory.mkdir(parents=True, exist_ok=True)
+                write_atomically(segment.path, replay_segments.encode(segment, slots, self._run_id))
+                self._remove_old(segment)
+            except Exception as error:  # whatever it is, training goes on
+                with contextlib.suppress(Exception):  # of a warning that cannot be given
+                    self._complain(error)
+                with self._changed:
+                    self._failures += 1
+                    self._changed.notify_all()
+                self._sleep(_RETRY_PERIOD)
+                continue
+            with self._changed:
+                self._waiting.popleft()
                 self._changed.notify_all()
-            self._sleep(_RETRY_PERIOD)
-            return True
-        with self._changed:
-            self._waiting.popleft()
-            self._changed.notify_all()
-        return True
+            del segment, slots  # megabytes, and the next may be minutes away
 
     def _keep_to_rate(self, num_bytes: int) -> None:
         now = self._clock()

@@ -150,7 +150,8 @@ class RolloutExperience:
         }
         for (t, n), stack in zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True):
             self._cut[int(t), int(n)] = stack
-        self._length, self._drawn = length, int(values["drawn"])
+        self._length = length
+        self._drawn = int(values["drawn"]) if length == len(self._action) else 0
 
     def _arrays(self) -> dict[str, np.ndarray]:
         named = ("stacked", "action", "reward", "terminated", "truncated")

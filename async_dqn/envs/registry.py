@@ -13,8 +13,8 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from async_dqn.base.errors import UserError
-from async_dqn.envs.vector_env import EnvironmentSpec, LockStepEnv, VectorEnv
+from async_dqn.base.errors import UserError, one_line
+from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 # How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
 # a game has it. `machado`: Machado et al. 2018, section 5, as in Dopamine.
@@ -81,7 +81,7 @@ def make_vector_env(
         steps_per_seed = ATARI_STEPS_PER_SEED
     else:
         environments = SyncVectorEnv([lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-    return LockStepEnv(environments, spec, num_envs, seed, steps_per_seed)
+    return VectorEnv(environments, spec, num_envs, seed, steps_per_seed)
 
 
 def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> AtariVectorEnv:
@@ -137,25 +137,25 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
     try:
         environment = _make(id)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        missing = _one_line(error)
+        missing = one_line(error)
         if "box2d" in missing.lower():
             missing = 'pip install "async-dqn[box2d]"'
         raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
     except gymnasium.error.DeprecatedEnv as error:
-        raise UserError(f"--env={id}: is too old: {_one_line(error)}") from error
+        raise UserError(f"--env={id}: is too old: {one_line(error)}") from error
     except gymnasium.error.Error as error:
         raise _unknown_environment(id) from error
     except Exception as error:  # an id may name any module
-        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {_one_line(error)}") from error
+        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {one_line(error)}") from error
     actions, observations = environment.action_space, environment.observation_space
     assert environment.spec is not None  # as it was made by its id
     environment.close()
 
     if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-        given = _one_line(actions)
+        given = one_line(actions)
         raise UserError(f"--env={id}: has the actions {given}: only Discrete(n), from 0, is supported")
     if not isinstance(observations, gymnasium.spaces.Box):
-        given = _one_line(observations)
+        given = one_line(observations)
         raise UserError(f"--env={id}: has the observations {given}: only Box is supported")
     module, colon, _ = id.rpartition(":")
     return EnvironmentSpec(
@@ -198,7 +198,3 @@ def _unknown_environment(id: str) -> UserError:
     hint = f", did you mean {' or '.join(close)}?" if close else ";"
     allowed = "use an Atari game such as pong or a gymnasium id such as CartPole-v1"
     return UserError(f"--env={id} is unknown{hint} {allowed}")
-
-
-def _one_line(value: object) -> str:
-    return " ".join(str(value).split())

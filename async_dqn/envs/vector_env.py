@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,52 +28,10 @@ class EnvironmentSpec:
     max_episode_steps: int | None  # agent steps after which an episode is truncated
 
 
-class VectorEnv(Protocol):
-    """N environments that start over by themselves, so that every step of each is a real agent step."""
+class VectorEnv:
+    """N environments that start over by themselves, so that every step of each is a real agent step.
 
-    spec: EnvironmentSpec
-    num_envs: int
-
-    def reset(self) -> np.ndarray:
-        """Starts every episode anew, each from a new seed; gives the first observations [N, ...]."""
-
-    def send(self, actions: np.ndarray) -> None:
-        """Begins to take one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
-
-        Emulators do it in threads of their own; `receive` must come next.
-        """
-
-    def receive(self) -> types.StepResult:
-        """What the actions sent led to.
-
-        An ended episode starts over within the step: its last observation is in `next_observation`, the first
-        of the next one in `observation`. The arrays belong to the caller; the two are the same array after a
-        step in which no episode ended. `terminated` and `truncated` are never both set.
-        """
-
-    def step(self, actions: np.ndarray) -> types.StepResult:
-        """Sends and receives."""
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Where the environments stand, in plain arrays of some 10 KB each; only after `reset` or `restore`."""
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Goes to where the environments stood at `state()`; gives the observations [N, ...] on which to act next.
-
-        Every later step gives what it would have given there. The actions are played again, so it takes as long as
-        they took.
-
-        Raises:
-          ValueError: the state is of other environments or another seed, then nothing was done; or the actions led
-            elsewhere, as the environment depends on more than its seed, then `reset` must come next.
-        """
-
-    def close(self) -> None:
-        """Frees the environments and their threads."""
-
-
-class LockStepEnv:
-    """The one `VectorEnv`: adds limits, lost lives and whole-game scores to a plain vector of environments.
+    It adds limits, lost lives and whole-game scores to a plain vector of environments.
 
     What ended is reset by a mask right after the step, so that no environment ever starts over by itself. At
     the end of an Atari game `next_observation` is the last frame that was rendered, as in gymnasium's
@@ -114,11 +72,16 @@ class LockStepEnv:
         self._actions = np.zeros((num_envs, 1024), np.min_scalar_type(spec.num_actions - 1))  # of the series
 
     def reset(self) -> np.ndarray:
+        """Starts every episode anew, each from a new seed; gives the first observations [N, ...]."""
         everywhere = np.ones(self.num_envs, bool)
         self._series += 1
         return self._start(everywhere, seeded=everywhere)
 
     def send(self, actions: np.ndarray) -> None:
+        """Begins to take one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
+
+        Emulators do it in threads of their own; `receive` must come next.
+        """
         if self._sent is not None:
             raise RuntimeError("actions were sent already; receive() must come first")
         self._sent = self._checked(actions)
@@ -126,6 +89,12 @@ class LockStepEnv:
             self._environments.send(self._sent)
 
     def receive(self) -> types.StepResult:
+        """What the actions sent led to.
+
+        An ended episode starts over within the step: its last observation is in `next_observation`, the first
+        of the next one in `observation`. The arrays belong to the caller; the two are the same array after a
+        step in which no episode ended. `terminated` and `truncated` are never both set.
+        """
         if self._sent is None:
             raise RuntimeError("there is nothing to receive; send() must come first")
         actions, self._sent = self._sent, None
@@ -157,10 +126,12 @@ class LockStepEnv:
         )
 
     def step(self, actions: np.ndarray) -> types.StepResult:
+        """Sends and receives."""
         self.send(actions)
         return self.receive()
 
     def state(self) -> dict[str, np.ndarray]:
+        """Where the environments stand, in plain arrays of some 10 KB each; only after `reset` or `restore`."""
         if self._series.min() < 0:
             raise RuntimeError("there is no state before reset()")
         taken = [row[:steps] for row, steps in zip(self._actions, self._series_steps, strict=True)]
@@ -175,6 +146,15 @@ class LockStepEnv:
         }
 
     def restore(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Goes to where the environments stood at `state()`; gives the observations [N, ...] on which to act next.
+
+        Every later step gives what it would have given there. The actions are played again, so it takes as long as
+        they took.
+
+        Raises:
+          ValueError: the state is of other environments or another seed, then nothing was done; or the actions led
+            elsewhere, as the environment depends on more than its seed, then `reset` must come next.
+        """
         series, series_steps, taken = self._parsed(state)
         # All are to arrive with the last step, so those with fewer steps idle until their turn has come.
         num_steps = series_steps.max()
@@ -202,6 +182,7 @@ class LockStepEnv:
         return observation
 
     def close(self) -> None:
+        """Frees the environments and their threads."""
         self._environments.close()
         vars(self._environments).pop("ale", None)  # the emulator threads end with this object
 

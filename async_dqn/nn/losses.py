@@ -30,22 +30,6 @@ def huber(error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
     return 0.5 * quadratic**2 + delta * (magnitude - quadratic)
 
 
-def q_learning(q_tm1: tf.Tensor, a_tm1: tf.Tensor, r_t: tf.Tensor, discount_t: tf.Tensor, q_t: tf.Tensor) -> tf.Tensor:
-    """TD errors of Q-learning: r_t + discount_t * max_a q_t - q_tm1[a_tm1] (Watkins & Dayan 1992).
-
-    Args:
-      q_tm1: [B, A] values of the online network at s_tm1.
-      a_tm1: [B] int32 actions.
-      r_t: [B] rewards, over n steps where the transition is.
-      discount_t: [B] discounts, 0 on termination.
-      q_t: [B, A] values of the target network at s_t.
-
-    Returns:
-      [B] errors. No gradient reaches `q_t`.
-    """
-    return double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t)
-
-
 def double_q_learning(
     q_tm1: tf.Tensor,
     a_tm1: tf.Tensor,
@@ -57,7 +41,11 @@ def double_q_learning(
     """TD errors of double Q-learning: `q_t_selector` chooses the action, `q_t` values it (van Hasselt et al. 2016).
 
     Args:
-      q_tm1, a_tm1, r_t, discount_t, q_t: as in `q_learning`.
+      q_tm1: [B, A] values of the online network at s_tm1.
+      a_tm1: [B] int32 actions.
+      r_t: [B] rewards, over n steps where the transition is.
+      discount_t: [B] discounts, 0 on termination.
+      q_t: [B, A] values of the target network at s_t.
       q_t_selector: [B, A] values of the online network at s_t.
 
     Returns:
@@ -163,11 +151,6 @@ def normalize(advantage: tf.Tensor) -> tf.Tensor:
     """Advantages [B] with mean 0 and standard deviation 1 over the minibatch, as in OpenAI baselines' PPO."""
     _check((advantage, 1))
     return (advantage - tf.reduce_mean(advantage)) / (tf.math.reduce_std(advantage) + 1e-8)
-
-
-def clip_by_global_norm(gradient: tf.Tensor, max_norm: float) -> tf.Tensor:
-    """A flat gradient [P] scaled down to `max_norm` where its Euclidean norm is larger; 0 leaves it alone."""
-    return tf.clip_by_norm(gradient, max_norm) if max_norm else gradient
 
 
 def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:

@@ -16,7 +16,6 @@ _CONVOLUTIONS = {  # filters, size, stride
     "mlp": [],
 }
 _HIDDEN = {"nature": [512], "nips": [256], "mlp": [128, 128]}
-NETWORKS = tuple(_HIDDEN)
 _BLOCK = 4  # pixels: the stride of every first convolution, and half its size
 
 

@@ -39,7 +39,7 @@ def add() -> Optimizer:
     return Optimizer("add", lambda size: {}, apply)
 
 
-def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, use_locking: bool = False) -> Optimizer:
+def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
     """Adam (Kingma & Ba 2015, algorithm 1, with the "epsilon hat" form of section 2)."""
 
     def initial_slots(size: int) -> dict[str, np.ndarray]:
@@ -62,7 +62,6 @@ def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, use
             beta2=beta2,
             epsilon=epsilon,
             grad=update,
-            use_locking=use_locking,
         )
         with tf.control_dependencies([applied] if applied is not None else []):
             return slots["beta_powers"].assign(powers * tf.constant([beta1, beta2]), read_value=False)
@@ -74,9 +73,7 @@ def rmsprop(
     *,
     decay: float = 0.95,
     epsilon: float = 0.01,
-    momentum: float = 0.0,
     centered: bool = True,
-    use_locking: bool = False,
 ) -> Optimizer:
     """RMSProp; centered is the one of the Nature paper (Graves 2013, equations 38-41), epsilon inside the root."""
 
@@ -93,10 +90,9 @@ def rmsprop(
             "mom": slots["mom"].handle,
             "lr": learning_rate,
             "rho": decay,
-            "momentum": momentum,
+            "momentum": 0.0,
             "epsilon": epsilon,
             "grad": update,
-            "use_locking": use_locking,
         }
         if centered:
             return tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mg"].handle, **common)

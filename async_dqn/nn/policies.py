@@ -62,8 +62,3 @@ def ape_x_epsilons(base: float, first: int, count: int, total: int, alpha: float
     if not 0 <= first <= first + count <= total:
         raise ValueError(f"environments {first} to {first + count - 1} are not among the {total} from 0")
     return base ** (1 + alpha * np.arange(first, first + count) / max(total - 1, 1))
-
-
-def worker_epsilon(base: float, worker: int, num_workers: int, alpha: float = 7.0) -> float:
-    """The constant exploration of one of N workers: base ** (1 + alpha * i / (N - 1)) (Ape-X, Horgan et al. 2018)."""
-    return base ** (1 + alpha * worker / max(num_workers - 1, 1))

@@ -46,14 +46,14 @@ def run_baseline(agent: Agent, run: RunDirectory, *, resume: bool, plain: bool, 
         restored=restored,
     )
     try:
-        training.run(chief, should_stop)
+        training.run(chief.tick, should_stop)
         stopped = Stop.INTERRUPTED if should_stop.is_set() else client.counters.stopped
-        reason = exit_reason(stopped)
+        chief.finish(exit_reason(stopped))
+        training.save(_SIGNAL_DEADLINE if should_stop.is_set() else _SAVE_DEADLINE)
     except RunFailed as error:
         client.report()
         chief.finish(f"failed: {error}")
         raise
-    chief.finish(reason)
-    training.save(_SIGNAL_DEADLINE if should_stop.is_set() else _SAVE_DEADLINE)
-    training.close()
+    finally:
+        training.close()
     return 130 if stopped == Stop.INTERRUPTED else 0

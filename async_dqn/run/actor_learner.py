@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.types import StepResult
 from async_dqn.data.experience import Outputs, Step
 from async_dqn.envs.frame_stack import FrameStack
+from async_dqn.run.build import make_evaluate
 from async_dqn.run.learner import Learner
 from async_dqn.store.client import ParameterClient
 
@@ -24,6 +24,7 @@ class ActorLearner:
     Attributes:
       agent: the algorithm.
       experience: what it learns from.
+      evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}.
 
     Args:
       client: this worker's copy of the parameters and its way to the global ones.
@@ -41,7 +42,7 @@ class ActorLearner:
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._outputs: Outputs = {}
-        self._apply = self._make_apply()
+        self.evaluate = make_evaluate(agent, client.online)
         self.experience = agent.make_experience(config.envs_per_worker, self.evaluate)
         self._learner = Learner(
             agent,
@@ -50,24 +51,6 @@ class ActorLearner:
             max_gradient_norm=config.max_gradient_norm,
             rng=self._rng,
         )
-
-    def _make_apply(self) -> tf.types.experimental.ConcreteFunction:
-        agent, client, spec = self.agent, self._client, self.agent.spec
-        signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
-
-        @tf.function(autograph=False, input_signature=signature)
-        def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
-            params = {
-                module.name: module.layout.unflatten(client.online[module.name].read_value())
-                for module in agent.modules
-            }
-            return agent.apply(params, stacked)
-
-        return apply.get_concrete_function()
-
-    def evaluate(self, stacked: np.ndarray) -> Outputs:
-        """The outputs {head: [N, ...]} of this worker's copy on stacked observations [N, S, ...]."""
-        return {name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()}
 
     def reset(self, observation: np.ndarray) -> None:
         """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""

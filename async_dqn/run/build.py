@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from async_dqn.agents import table
 from async_dqn.agents.base import Agent
+from async_dqn.data.experience import Evaluate
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
 from async_dqn.run import preflight
@@ -55,6 +57,20 @@ def make_client(agent: Agent, store: ParameterStore) -> RoundTripClient:
         options |= {"modules": agent.modules, "wire_dtype": config.wire_dtype}
         return DeltaClient(store, local_steps=config.local_steps, **options)
     return GradientClient(store, **options)
+
+
+def make_evaluate(agent: Agent, online: Mapping[str, tf.Variable]) -> Evaluate:
+    """The function stacked observations [N, S, ...] -> {head: [N, ...]}, by the values that the variables [P] have."""
+    spec = agent.spec
+    signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
+
+    @tf.function(autograph=False, input_signature=signature)
+    def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
+        params = {one.name: one.layout.unflatten(online[one.name].read_value()) for one in agent.modules}
+        return agent.apply(params, stacked)
+
+    traced = apply.get_concrete_function()  # calls cost less Python, and cannot trace again
+    return lambda stacked: {name: one.numpy() for name, one in traced(tf.constant(stacked)).items()}
 
 
 def make_seeds(config: Config, worker: int, env_steps: int) -> tuple[np.random.SeedSequence, int]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from async_dqn.base.background import Background
+from async_dqn.base.errors import RunError
 from async_dqn.run import checkpoints
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
@@ -19,7 +20,15 @@ from async_dqn.run.metrics import EPISODE_FIELDS, EpisodeTracker, RateTracker, T
 from async_dqn.run.progress import Progress, progress_line
 from async_dqn.run.resume import STORE
 from async_dqn.run.tensorboard_layout import layout
-from async_dqn.store.base import Counters, EpisodeReport, ParameterStore, Stop, WorkerStatus, saved_counters
+from async_dqn.store.base import (
+    Counters,
+    EpisodeReport,
+    ParameterStore,
+    Stop,
+    WorkerStatus,
+    episode_report,
+    saved_counters,
+)
 from async_dqn.store.client import ParameterClient
 
 _SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
@@ -32,13 +41,6 @@ def exit_reason(stopped: int) -> str:
     return {0: "finished", Stop.SOLVED: "solved", Stop.INTERRUPTED: "interrupted"}[stopped]
 
 
-class Follower:
-    """The null chief of every other worker."""
-
-    def tick(self) -> None:
-        """Does nothing."""
-
-
 class Chief:
     """Worker 0's second job, also the baseline's.
 
@@ -46,6 +48,7 @@ class Chief:
       run: where to write.
       store: the global parameters.
       client, actor_learner: this process's own.
+      progress: shows where the run stands.
       restored: plain values of the checkpoint that the run goes on from; None in a new run.
       is_live: the store has gone on since that checkpoint, so that what was written after it counts.
     """
@@ -194,7 +197,13 @@ class Chief:
 
     def save(self, exit_reason: str) -> None:
         """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
-        state = self._store.state()
+        try:
+            state = self._store.state()
+        except RunError as error:
+            if exit_reason != "running":
+                raise
+            self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
+            return
         counters = saved_counters(state)
         is_finite = all(np.isfinite(array).all() for array in state.values())
         if is_finite:
@@ -273,6 +282,7 @@ class Chief:
                 self._writing.result(_SAVE_DEADLINE)
             except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
                 self._progress.say(f"warning: the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s")
+        self._writer.close()
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
@@ -297,12 +307,6 @@ def _as_int(cell: str) -> int:
 
 def _as_report(row: Mapping[str, str]) -> EpisodeReport | None:
     try:
-        return EpisodeReport(
-            int(row["worker"]),
-            float(row["episode_return"]),
-            int(row["length"]),
-            int(row["env_steps"]),
-            float(row["time"]),
-        )
+        return episode_report([row[name] for name in EpisodeReport._fields])
     except (KeyError, ValueError):  # a file that may have been damaged
         return None

@@ -2,25 +2,14 @@
 
 import time
 from collections.abc import Generator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import numpy as np
-
-from async_dqn.base.types import Episode, StepResult
+from async_dqn.base.types import Episode
 from async_dqn.envs.vector_env import VectorEnv
+from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.store.client import ParameterClient
 
 _WAIT = 0.02  # seconds between two questions whether others have given steps back
-
-
-class Acting(Protocol):
-    """What the loop asks of an actor-learner."""
-
-    def act(self) -> np.ndarray: ...
-
-    def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None: ...
-
-    def learn(self) -> None: ...
 
 
 class Tick(NamedTuple):
@@ -31,7 +20,7 @@ class Tick(NamedTuple):
 
 
 def run_loop(
-    actor_learner: Acting, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+    actor_learner: ActorLearner, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
 ) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 

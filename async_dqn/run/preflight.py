@@ -1,10 +1,10 @@
 """What is checked before anything starts, and without TensorFlow: the environment, the network for it, the memory."""
 
+from async_dqn.agents.table import find
 from async_dqn.base.errors import UserError
-from async_dqn.data import replay
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
-from async_dqn.settings.config import Config, ReplaySettings
+from async_dqn.settings.config import Config
 from async_dqn.system.memory import available_bytes
 
 
@@ -18,16 +18,19 @@ def resolve(config: Config) -> EnvironmentSpec:
     return spec
 
 
-def check_replay_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:
-    """Says what replay will need on this machine; nothing of an agent that has none.
+def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> int:
+    """What the experience of this machine's workers takes once it is full."""
+    return num_workers_here * find(config.agent).experience_bytes(config, spec)
 
-    Raises UserError where the machine does not have it.
-    """
-    if not isinstance(config, ReplaySettings):
-        return ""
-    share = config.replay_capacity // config.num_workers
-    required = num_workers_here * replay.required_bytes(
-        config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype
-    )
-    replay.check_fits(required, available_bytes(), share * num_workers_here)
-    return f"replay: {share * num_workers_here:,} transitions, {required / 1e9:.2f} GB when full"
+
+def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:
+    """Says what experience will need on this machine. Raises UserError where the machine does not have it."""
+    needed, available = experience_bytes(config, spec, num_workers_here), available_bytes()
+    flag = find(config.agent).experience_flag
+    if needed > available:
+        value = getattr(config, flag)
+        raise UserError(
+            f"--{flag}={value} needs {needed / 1e9:.2f} GB of memory here, but {available / 1e9:.2f} GB is available; "
+            f"about {value * max(available, 0) // needed} would fit"
+        )
+    return f"experience: {needed / 1e9:.2f} GB when full"

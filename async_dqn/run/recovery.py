@@ -10,7 +10,7 @@ from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
 from async_dqn.cluster.remote_store import RemoteParameterStore
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
-from async_dqn.run.chief import Chief, Follower, exit_reason
+from async_dqn.run.chief import Chief, exit_reason
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import load_newest, restore_run
@@ -84,7 +84,7 @@ class WorkerRun:
             try:
                 if self._index == 0 and self._chief is None:
                     self._chief = self._make_chief(client, training)
-                training.run(self._chief or Follower(), self._should_stop)
+                training.run(self._chief.tick if self._chief else lambda: None, self._should_stop)
                 code = self._end(client)
             except RunFailed as error:
                 self._fail(error, client)

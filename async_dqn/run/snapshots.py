@@ -1,8 +1,8 @@
 """What a worker keeps of itself on disk: its state, its replay, and where its environments stand.
 
-The state is small and saved every `--checkpoint_period`; replay is streamed all the time. After a stop in order
-both agree, and the worker goes on exactly where it was, in the middle of its games. After a crash replay is the newer,
-and the environments begin new games.
+The state is small and saved every `--checkpoint_period`; a rollout is part of it. Replay is streamed all the time.
+After a stop in order both agree, and the worker goes on exactly where it was, in the middle of its games. After a crash
+replay is the newer, and the environments begin new games. Without a replay the worker goes on from its last state.
 """
 
 import concurrent.futures
@@ -134,6 +134,12 @@ class Snapshots:
             writing.result(max(1.0, deadline - (time.monotonic() - begin)))
         except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
             self._say("warning: the disk is too slow for the last snapshot of this worker")
+
+    def close(self) -> None:
+        """Ends the threads, which hold the replay."""
+        if self._log:
+            self._log.close()
+        self._writer.close()
 
     def _state(self, totals: Mapping[str, int]) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
         assert self._env is not None, "begin() comes first"

@@ -3,7 +3,6 @@
 import gc
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from async_dqn.agents.base import Agent
 from async_dqn.envs import registry
@@ -17,12 +16,6 @@ from async_dqn.store.client import ParameterClient
 
 # Vector steps that a worker claims at once: few enough to share out the end of a run, many enough to cost nothing.
 _CLAIM = 16
-
-
-class Duties(Protocol):
-    """What else this process has to do, step by step."""
-
-    def tick(self) -> None: ...
 
 
 class Training:
@@ -58,16 +51,19 @@ class Training:
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
         gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
 
-    def run(self, duties: Duties, should_stop: threading.Event) -> None:
+    def run(self, tick: Callable[[], None], should_stop: threading.Event) -> None:
         """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.
+
+        Args:
+          tick: what else this process has to do after every step.
 
         Raises Outage, after which it may be called again.
         """
         ticks = run_loop(self.actor_learner, self._env, self._client, claim=_CLAIM, overlap_steps=self._overlap_steps)
         try:
-            for tick in ticks:
-                self._metrics.consume(tick)
-                duties.tick()
+            for step in ticks:
+                self._metrics.consume(step)
+                tick()
                 self._snapshots.tick(self._metrics.totals)
                 if should_stop.is_set():
                     break
@@ -88,4 +84,5 @@ class Training:
     def close(self) -> None:
         """Frees the environments and their threads."""
         self._metrics.close()
+        self._snapshots.close()
         self._env.close()

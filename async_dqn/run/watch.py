@@ -1,5 +1,6 @@
 """Shows on one terminal how a local run stands, what its processes have to say, and how it has ended."""
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -44,8 +45,9 @@ class Watch:
         if row and row != self._row:
             self._row = row
             values = {name: as_number(cell) for name, cell in row[0].items()}
-            line = progress_line(values, self._total_steps, self._goal)
-            self._progress.show(line, self._table() if self._progress.is_in_place else ())
+            with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged
+                line = progress_line(values, self._total_steps, self._goal)
+                self._progress.show(line, self._table() if self._progress.is_in_place else ())
 
     def report(self, *, has_summary: bool) -> None:
         """Says how each process has ended, and what came of the run.

@@ -9,12 +9,8 @@ import re
 from async_dqn.base.errors import UserError
 from async_dqn.settings.fields import Fields, setting
 
-PROTOCOLS = ("classic", "machado")
-NETWORKS = ("auto", "nature", "nips", "mlp")
 DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
-AVERAGES = ("own", "shared")
-EXPLORATIONS = ("shared", "ape_x")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +19,7 @@ class TaskSettings(Fields):
 
     env: str = setting("pong", "pong, breakout, ..., ALE/Pong-v5, or any gymnasium id with discrete actions.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
-    protocol: str = setting("classic", "How Atari games are played and scored.", choices=PROTOCOLS)
+    protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
     total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1, maximum=10**12)
     stop_at_return: float = setting(
         float("inf"), "End when the mean return of the last 100 games reaches this; inf: never.", shared=False
@@ -45,7 +41,9 @@ class TaskSettings(Fields):
 class NetworkSettings(Fields):
     """The network."""
 
-    network: str = setting("auto", "The network; auto: nips for frames, mlp for vectors.", choices=NETWORKS)
+    network: str = setting(
+        "auto", "The network; auto: nips for frames, mlp for vectors.", choices=("auto", "nature", "nips", "mlp")
+    )
     center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
     compute_dtype: str = setting(
         "float32",
@@ -91,7 +89,7 @@ class SharingSettings(Fields):
         "own",
         "How workers' optimizers forget (with --local_steps): own: like a single one; shared: that to the power of "
         "their number, so that all together look back as far as a single one.",
-        choices=AVERAGES,
+        choices=("own", "shared"),
     )
     wire_dtype: str = setting(
         "float32",
@@ -236,7 +234,7 @@ class ExplorationSettings(Config):
         "shared",
         "shared: one falling epsilon for all; ape_x: a constant one for each environment, 0.4 ** (1 + 7 i / (N - 1)) "
         "with i over the N environments of all workers.",
-        choices=EXPLORATIONS,
+        choices=("shared", "ape_x"),
     )
     epsilon_start: float = setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
     epsilon_final: float = setting(0.01, "Exploration at the end.", minimum=0, maximum=1)

@@ -83,13 +83,13 @@ def _as_saved(field: dataclasses.Field, value: Any) -> Any:
     """A value from JSON, of the field's own type: no text counts as true, no fraction as a whole number."""
     if type_of(field) is float and (type(value) is int or value in ("inf", "-inf")):
         return float(value)
-    if type(value) is not type_of(field):
-        raise UserError(f"{field.name} is {value!r}: must be of type {type_of(field).__name__}")
     return value
 
 
 def _check(field: dataclasses.Field, value: Any) -> None:
-    flag, metadata = f"--{field.name}={value}", field.metadata
+    flag, metadata, kind = f"--{field.name}={value}", field.metadata, type_of(field)
+    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
+        raise UserError(f"{flag}: must be of type {kind.__name__}, not {type(value).__name__}")
     if metadata["choices"] and value not in metadata["choices"]:
         hint = did_you_mean(str(value), metadata["choices"])
         raise UserError(f"{flag}: {hint}must be one of {', '.join(metadata['choices'])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -62,6 +62,12 @@ class EpisodeReport(NamedTuple):
     length: int
     env_steps: int  # global, as the worker knew it when the game ended
     time: float  # seconds since the epoch
+
+
+def episode_report(cells: Sequence[Any]) -> EpisodeReport:
+    """Makes a report of its five values, as numbers or as text. Raises ValueError where one is no number."""
+    worker, episode_return, length, env_steps, when = map(float, cells)
+    return EpisodeReport(int(worker), episode_return, int(length), int(env_steps), when)
 
 
 class WorkerStatus(NamedTuple):
@@ -167,24 +173,16 @@ def saved_counters(state: Mapping[str, np.ndarray]) -> Counters:
     return Counters(**{name: int(state.get(f"{_COUNTER}{name}", 0)) for name in Counters._fields})
 
 
-def expected_shapes(modules: Iterable[Module]) -> dict[str, tuple[int, ...]]:
-    """The arrays that a saved state of these modules has, counters aside."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for module in modules:
-        shapes[f"{module.name}/online"] = (module.size,)
-        if module.has_target:
-            shapes[f"{module.name}/target"] = (module.size,)
-        slots = module.optimizer.initial_slots(module.size)
-        shapes |= {f"{module.name}/slot/{name}": value.shape for name, value in slots.items()}
-    return shapes
-
-
 def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> None:
     """Raises ValueError unless `state` belongs to these modules under their optimizers."""
-    expected = expected_shapes(modules)
-    found = {name: np.shape(array) for name, array in state.items() if not name.startswith(_COUNTER)}
-    if found != expected:
-        raise ValueError(f"saved arrays {found} are not those of these networks and optimizers, {expected}")
+
+    def shapes(of: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+        return {name: np.shape(array) for name, array in of.items() if not name.startswith(_COUNTER)}
+
+    modules = list(modules)
+    expected = shapes(initial_state({one.name: np.empty(one.size, np.float32) for one in modules}, modules))
+    if shapes(state) != expected:
+        raise ValueError(f"saved arrays {shapes(state)} are not those of these networks and optimizers, {expected}")
 
 
 def initial_state(online: Mapping[str, np.ndarray], modules: Iterable[Module]) -> dict[str, np.ndarray]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from async_dqn.store.base import ParameterStore
@@ -26,11 +25,8 @@ class GradientClient(RoundTripClient):
 
     def after_minibatch(self) -> None:
         super().after_minibatch()
-        self._start_round_trip(self._values(), pull=True)
-
-    def _values(self) -> dict[str, np.ndarray]:
         named = zip(self.modules, self._gradients, strict=True)
-        return {module.name: gradient.numpy() for module, gradient in named}
+        self._start_round_trip({module.name: gradient.numpy() for module, gradient in named}, pull=True)
 
     def finish(self) -> None:
         self._close()

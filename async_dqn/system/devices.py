@@ -122,19 +122,14 @@ def configure_eager(config: Config, num_threads: int) -> None:
     """Threads and GPU memory of the eager runtime. Before the first operation."""
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # a notebook may have used TensorFlow before: its threads stay as they are
+    with contextlib.suppress(RuntimeError):  # a notebook may have used TensorFlow before: then all stays as it is
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
-    for device in tf.config.list_physical_devices("GPU"):
-        if config.gpu_memory_fraction:
-            query = (
-                "--query-gpu=memory.total",
-                "--format=csv,noheader,nounits",
-                "-i",
-                os.environ["CUDA_VISIBLE_DEVICES"],
-            )
-            megabytes = int(config.gpu_memory_fraction * float(_nvidia_smi(*query)[0]))
-            limit = tf.config.LogicalDeviceConfiguration(memory_limit=megabytes)
-            tf.config.set_logical_device_configuration(device, [limit])
-        else:
-            tf.config.experimental.set_memory_growth(device, config.gpu_memory_growth)
+        for device in tf.config.list_physical_devices("GPU"):
+            if config.gpu_memory_fraction:
+                query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i")
+                total = float(_nvidia_smi(*query, os.environ["CUDA_VISIBLE_DEVICES"])[0])
+                limit = tf.config.LogicalDeviceConfiguration(memory_limit=int(config.gpu_memory_fraction * total))
+                tf.config.set_logical_device_configuration(device, [limit])
+            else:
+                tf.config.experimental.set_memory_growth(device, config.gpu_memory_growth)

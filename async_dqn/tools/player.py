@@ -28,17 +28,8 @@ class Player:
 
     def __init__(self, agent: Agent, trained: Trained):
         self.agent, self.env_steps = agent, trained.env_steps
-        spec = agent.spec
-        signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
-        params = {
-            module.name: module.layout.unflatten(tf.constant(trained.online[module.name])) for module in agent.modules
-        }
-
-        @tf.function(autograph=False, input_signature=signature)
-        def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
-            return agent.apply(params, stacked)
-
-        self._apply = apply
+        variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
+        self._evaluate = build.make_evaluate(agent, variables)
         self._stack: FrameStack | None = None
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last
@@ -55,7 +46,7 @@ class Player:
         stacked = self._stack.push(observations, self._first)
         self._first = np.zeros(len(observations), bool)
         self._newest = observations.copy()
-        self._outputs = {name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()}
+        self._outputs = self._evaluate(stacked)
         return self._outputs
 
     def act(self, observations: np.ndarray) -> np.ndarray:
@@ -84,7 +75,7 @@ class Player:
             return self.agent.values(self._outputs)
         assert self._stack is not None
         stacked = self._stack.peek(observations, self._first)
-        return self.agent.values({name: one.numpy() for name, one in self._apply(tf.constant(stacked)).items()})
+        return self.agent.values(self._evaluate(stacked))
 
     def reset(self, rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Forgets what was seen before in some rows, or in all: their next observation begins an episode.
@@ -116,14 +107,7 @@ class Player:
 
 
 def load(logdir: str | Path) -> Player:
-    """The agent that the newest whole checkpoint of a run holds.
-
-    Args:
-      logdir: the run directory.
-
-    Raises:
-      UserError: there is no run, no checkpoint, or one that does not fit.
-    """
+    """See `async_dqn.load`."""
     run = RunDirectory(logdir)
     agent = build.make_agent(run.read_config())
     return Player(agent, load_trained(run, agent, lambda line: None))

@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from async_dqn.agents.base import Agent
 from async_dqn.agents.table import find, make_config
 from async_dqn.envs import registry
 from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.run.progress import Progress
+from async_dqn.system import devices
 
 
 def train(
     *, env: str, agent: str = "dqn", logdir: str | Path | None = None, preset: str = "auto", **settings: Any
 ) -> Path:
-    """Trains an agent in this process, and gives the run's folder, which `load` takes.
-
-    Args:
-      env: an Atari game such as pong, or a gymnasium id.
-      agent: a name that `async-dqn agents` lists, or package.module:NAME.
-      logdir: a new folder; None: runs/ENV-AGENT-TIME.
-      preset: settings to start from; auto: by the environment.
-      **settings: single settings by their names, as the flags of `async-dqn baseline`.
-
-    Raises:
-      UserError: a setting that the agent does not have or does not allow, or a folder that holds a run already.
-      RunError: the run could not go on.
-      KeyboardInterrupt: Ctrl-C was pressed; all is saved.
-    """
+    """See `async_dqn.train`."""
     if preset == "auto":
         preset = find(agent).default_preset(registry.resolve(env, settings.get("protocol", "classic")))
     config = make_config(agent, preset, settings | {"env": env, "num_workers": 1, "num_ps": 1})
     run = RunDirectory(logdir or default_logdir(config.env, config.agent))
     run.check(resume=False)
+    devices.hide_gpus(devices.card_of_worker(config.gpus, 0))  # has no effect once TensorFlow has seen them
     built = build.make_agent(config)
-    preflight.check_replay_memory(config, built.spec, 1)
-    run.create()
+    preflight.check_memory(config, built.spec, 1)
+    umask = os.umask(0o077)  # a run is for this user's eyes only; what the caller writes later is his own affair
+    try:
+        run.create()
+        return _train(built, run)
+    finally:
+        os.umask(umask)
+
+
+def _train(agent: Agent, run: RunDirectory) -> Path:
     with run.claimed(Progress().say), _interruptible() as should_stop:
-        code = run_baseline(built, run, resume=False, plain=False, should_stop=should_stop)
+        code = run_baseline(agent, run, resume=False, plain=False, should_stop=should_stop)
     if code == 130:
         raise KeyboardInterrupt
     return run.path

@@ -278,7 +278,7 @@ def calm(folder, monkeypatch):
     monkeypatch.setattr(RunDirectory, "claimed", lambda run, say: contextlib.nullcontext([]))
     monkeypatch.setattr(signals, "install", threading.Event)
     monkeypatch.setattr("async_dqn.run.preflight.resolve", lambda config: None)
-    monkeypatch.setattr("async_dqn.run.preflight.check_replay_memory", lambda *arguments: "")
+    monkeypatch.setattr("async_dqn.run.preflight.check_memory", lambda *arguments: "")
     monkeypatch.setattr("async_dqn.run.build.make_agent", mock.MagicMock())
     for start in (
         "roles.baseline.run_baseline",

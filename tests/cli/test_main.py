@@ -209,6 +209,7 @@ def test_a_resumed_run_keeps_its_agent_and_its_settings(capsys, tmp_path, resume
     assert "--agent=dqn" in line and "ppo" in line
     line = refusal(capsys, "baseline", "--logdir=run", resume, "--dueling")
     assert "--dueling" in line and "--agent=ppo" in line
+    assert settings_of("baseline", "--env=CartPole-v1", "--logdir=run", "--resume=false").agent == "dqn"
 
 
 def test_a_run_of_format_1_is_read_but_not_resumed(capsys, tmp_path):

@@ -164,7 +164,10 @@ def test_what_was_saved_plays(agent_name, way):
         outputs = {name: one.numpy() for name, one in agent.apply(params, observation[:, None]).items()}
         for name, one in trained.actor_learner.evaluate(observation[:, None]).items():
             np.testing.assert_allclose(outputs[name], one, rtol=1e-5, atol=1e-6)
-        result = env.step(agent.greedy(outputs))
+        actions = agent.greedy(outputs)
+        (chosen_by,) = {"q_values", "logits"} & outputs.keys()
+        np.testing.assert_array_equal(actions, outputs[chosen_by].argmax(axis=1))
+        result = env.step(actions)
         observation, episodes = result.observation, result.episodes
     assert episodes[0].episode_return >= 8  # CartPole falls no sooner
 

@@ -214,3 +214,16 @@ def test_the_state_of_another_rollout_is_refused():
 def test_a_batch_is_at_most_the_rollout(batch_size):
     with pytest.raises(ValueError, match=f"{batch_size}.* 4 x 2"):
         Game(num_envs=2, length=4, batch_size=batch_size)
+
+
+def test_a_rollout_that_goes_on_longer_is_learned_from_whole():
+    shorter, longer = Game(length=2), Game(length=4)
+    for _ in range(2):
+        shorter.add()
+    shorter.draw_all()
+    longer.experience.restore(*shorter.experience.state())
+    longer._observation, longer._stacked = shorter._observation, shorter._stacked
+    for _ in range(2):
+        longer.add()
+    assert longer.experience.due() == 3 * 4 * 2 / 4  # epochs x steps / batch size
+    assert sorted(step for batch in longer.draw_all() for step in batch.step) == sorted([*range(8)] * 3)

@@ -10,7 +10,7 @@ from environment_helpers import counting_environments, make, play
 
 from async_dqn.base import types
 from async_dqn.envs import registry, vector_env
-from async_dqn.envs.vector_env import LockStepEnv
+from async_dqn.envs.vector_env import VectorEnv
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -98,7 +98,7 @@ def test_what_counts_as_a_lost_life():
     # A life lost beside a game over; zero lives in a game that goes on; a life won; a fresh game.
     script = [[2, -1], [0, 3], [1, 2], [2, 2], [-1, 1]]
     games: Any = ScriptedLives(script)
-    env = LockStepEnv(games, registry.resolve("breakout", "classic"), 2, seed=0)
+    env = VectorEnv(games, registry.resolve("breakout", "classic"), 2, seed=0)
     _, results = play(env, [[0, 0]] * 5)
     expected = [[True, True], [False, False], [False, True], [False, False], [True, True]]
     assert [r.terminated.tolist() for r in results] == expected

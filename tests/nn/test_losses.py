@@ -17,18 +17,13 @@ SELECTOR = tf.constant([[5.0, 1.0, 6.0], [1.0, 0.0, 0.0]])
 
 
 def test_q_learning_bootstraps_from_the_best_value_and_not_from_a_terminal_state():
-    errors = losses.q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T)
+    errors = losses.double_q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, Q_T)
     np.testing.assert_allclose(errors, [1 + 0.9 * 2 - 1, -1 + 0 * 9 - 6], rtol=1e-6)
 
 
 def test_double_q_learning_values_the_action_that_the_selector_chooses():
     errors = losses.double_q_learning(Q_TM1, A_TM1, R_T, tf.constant([0.9, 0.5]), Q_T, SELECTOR)
     np.testing.assert_allclose(errors, [1 + 0.9 * 1 - 1, -1 + 0.5 * 7 - 6], rtol=1e-6)
-
-
-def test_double_q_learning_with_the_target_as_selector_is_q_learning():
-    double = losses.double_q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, Q_T)
-    np.testing.assert_array_equal(double, losses.q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T))
 
 
 def test_gradient_reaches_the_value_of_the_action_taken_and_nothing_else():
@@ -44,7 +39,7 @@ def test_gradient_reaches_the_value_of_the_action_taken_and_nothing_else():
 def test_no_gradient_reaches_the_target_of_q_learning():
     with tf.GradientTape() as tape:
         tape.watch(Q_T)
-        total = tf.reduce_sum(losses.q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T))
+        total = tf.reduce_sum(losses.double_q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, Q_T))
     assert tape.gradient(total, Q_T) is None
 
 
@@ -85,19 +80,6 @@ def test_gradient_of_huber_is_the_clipped_error(errors, delta):
         tape.watch(error)
         total = tf.reduce_sum(losses.huber(error, delta))
     np.testing.assert_allclose(tape.gradient(total, error), np.clip(errors, -delta, delta), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("max_norm", "expected"),
-    [(0.0, [3, 4]), (5.0, [3, 4]), (10.0, [3, 4]), (2.5, [3 * 2.5 / 5, 4 * 2.5 / 5])],
-    ids=["never", "just right", "small enough", "too large"],
-)
-def test_clip_by_global_norm(max_norm, expected):
-    np.testing.assert_allclose(losses.clip_by_global_norm(tf.constant([3.0, 4.0]), max_norm), expected, rtol=1e-6)
-
-
-def test_clipping_leaves_a_gradient_of_zero_at_zero():
-    np.testing.assert_array_equal(losses.clip_by_global_norm(tf.zeros(3), 1.0), np.zeros(3))
 
 
 LOGITS = np.log([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]).astype(np.float32)
@@ -259,13 +241,6 @@ def test_clip_together_scales_all_gradients_by_their_common_norm(max_norm, facto
     first, second = losses.clip_together([tf.constant([3.0, 4.0]), tf.constant([12.0])], max_norm)
     np.testing.assert_allclose(first, [3 * factor, 4 * factor], rtol=1e-6)
     np.testing.assert_allclose(second, [12 * factor], rtol=1e-6)
-
-
-@pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
-def test_clip_together_of_one_gradient_is_clip_by_global_norm(max_norm):
-    gradient = tf.constant(np.random.default_rng(0).normal(size=50).astype(np.float32))
-    (found,) = losses.clip_together([gradient], max_norm)
-    np.testing.assert_allclose(found, losses.clip_by_global_norm(gradient, max_norm), rtol=1e-6)
 
 
 def test_clip_together_leaves_gradients_of_zero_at_zero():

@@ -12,7 +12,6 @@ from async_dqn.nn.policies import (
     greedy,
     log_softmax,
     sample_softmax,
-    worker_epsilon,
 )
 
 
@@ -76,18 +75,6 @@ def test_same_generator_state_gives_the_same_actions():
     other = epsilon_greedy(q_values, 0.5, np.random.default_rng(2))
     np.testing.assert_array_equal(first, second)
     assert (first != other).any()
-
-
-@pytest.mark.parametrize(
-    ("worker", "num_workers", "exponent"),
-    [(0, 8, 1), (7, 8, 1 + 7), (1, 8, 1 + 7 * 1 / 7), (3, 5, 1 + 7 * 3 / 4), (0, 1, 1)],
-)
-def test_worker_epsilon_is_that_of_ape_x(worker, num_workers, exponent):
-    assert worker_epsilon(0.4, worker, num_workers) == pytest.approx(0.4**exponent)
-
-
-def test_worker_epsilon_with_another_alpha():
-    assert worker_epsilon(0.5, 1, 3, alpha=2.0) == pytest.approx(0.5 ** (1 + 2 * 1 / 2))
 
 
 def test_log_softmax():

@@ -10,7 +10,7 @@ import pytest
 from fakes import direct_client, make_store
 
 from async_dqn.agents.table import make_config
-from async_dqn.base.errors import Outage
+from async_dqn.base.errors import Outage, RunError
 from async_dqn.run import checkpoints
 from async_dqn.run.chief import Chief
 from async_dqn.run.csv_log import rows
@@ -141,3 +141,16 @@ def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):
     run.metrics.write_text(text.replace("env_steps", "env_stePs", 1))
     make_chief(run, store, said, restored=newest(run).values).finish("finished")
     assert [row["env_steps"] for row in rows(run.metrics)] == ["0"]
+
+
+def test_parameters_that_cannot_be_read_cost_a_checkpoint_but_not_the_run(parts, monkeypatch):
+    run, store, chief, said = parts
+
+    def state():
+        raise RunError("others went on")
+
+    monkeypatch.setattr(store, "state", state)
+    chief.save("running")
+    assert "others went on" in said.getvalue() and not run.checkpoints.exists()
+    with pytest.raises(RunError):  # the last one is missed
+        chief.finish("finished")

@@ -13,21 +13,28 @@ from async_dqn.system.memory import available_bytes
 NATURE = make_config("dqn", "nature", {"num_workers": 4})
 
 
-def test_replay_is_counted_for_the_workers_of_this_machine():
-    text = preflight.check_replay_memory(NATURE, preflight.resolve(NATURE), 1)
-    assert "250,000" in text and "1.77 GB" in text  # 7.07 GB for a million
+def test_experience_is_counted_for_the_workers_of_this_machine():
+    assert "1.77 GB" in preflight.check_memory(NATURE, preflight.resolve(NATURE), 1)  # a quarter of 7.07 for a million
+    ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10})
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 2) == 2 * 100 * 10 * 4 * 84 * 84
 
 
-def test_an_agent_without_replay_needs_no_memory_for_it():
-    config = make_config("ppo", "pong", {})
-    assert preflight.check_replay_memory(config, preflight.resolve(config), 1) == ""
-
-
-def test_a_replay_that_does_not_fit_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "flag", "fits"),
+    [
+        (NATURE, "--replay_capacity=1000000", 141_482),
+        (make_config("ppo", "pong", {"rollout_length": 10_000, "num_workers": 4}), "--rollout_length=10000", 553),
+    ],
+)
+def test_experience_that_does_not_fit_is_refused(monkeypatch, config, flag, fits):
     assert available_bytes() > 0
+    spec = preflight.resolve(config)
+    needed = preflight.experience_bytes(config, spec, 4)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: needed)
+    assert preflight.check_memory(config, spec, 4)
     monkeypatch.setattr(preflight, "available_bytes", lambda: 10**9)
-    with pytest.raises(UserError, match="--replay_capacity=1000000 .*7.07 GB.*1.00 GB"):
-        preflight.check_replay_memory(NATURE, preflight.resolve(NATURE), NATURE.num_workers)
+    with pytest.raises(UserError, match=rf"{flag} .*{needed / 1e9:.2f} GB.*1.00 GB.* {fits} "):
+        preflight.check_memory(config, spec, 4)
 
 
 @pytest.mark.parametrize(

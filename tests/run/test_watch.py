@@ -73,3 +73,14 @@ def test_the_report_tells_of_every_process_and_of_the_run(run, has_summary):
     assert "ps 0: exit code 0 after 1 restart\n" in out
     assert f"worker 1 failed: no port (see {run.path / 'worker 1.log'})\n" in out
     assert ("finished: 1,000 agent steps" in out, "no summary was written" in out) == (has_summary, not has_summary)
+
+
+@pytest.mark.parametrize("row", ["1.25,,10,1,,0,20", "x,y,z,,,,"])
+def test_a_damaged_row_does_not_end_the_run(run, row):
+    stream = io.StringIO()
+    watch = make_watch(run, stream, plain=True)
+    for line in (row, "1.25,200,10,1,,0,20"):
+        with open(run.metrics, "a") as file:
+            file.write(f"{line}\n")
+        watch.look()
+    assert "200/1,000" in stream.getvalue().splitlines()[-1]

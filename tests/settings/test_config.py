@@ -213,7 +213,9 @@ def test_settings_of_another_version_are_left_out_and_bad_ones_refused():
     assert DQNConfig.from_dict({"batch_size": 8, "no_such_setting": 1}) == DQNConfig(batch_size=8)
     assert_refused(["--batch_size=0"], lambda: DQNConfig.from_dict({"batch_size": 0}))
     for bad in ("8", 8.0, True, None):
-        assert_refused(["batch_size", repr(bad)], lambda bad=bad: DQNConfig.from_dict({"batch_size": bad}))
+        assert_refused(
+            [f"--batch_size={bad}", type(bad).__name__], lambda bad=bad: DQNConfig.from_dict({"batch_size": bad})
+        )
 
 
 def test_settings_cannot_be_changed_but_only_replaced():
@@ -245,3 +247,24 @@ def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
     ids = {config.shared_id(), *(dataclasses.replace(config, **change).shared_id() for change in changes)}
     assert len(ids) == 1 + len(changes)
     assert all(0 < one < 2**62 for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("total_steps", "5", "int"),
+        ("total_steps", 1e5, "int"),
+        ("seed", True, "int"),
+        ("learning_rate", "0.1", "float"),
+        ("center_frames", "no", "bool"),
+        ("center_frames", 1, "bool"),
+        ("env", 5, "str"),
+    ],
+)
+def test_a_value_of_another_type_is_named(name, value, wanted):
+    with pytest.raises(UserError, match=f"--{name}={value}: .*{wanted}"):
+        Config(**{name: value})
+
+
+def test_a_whole_number_is_a_number():
+    assert Config(learning_rate=1).learning_rate == 1

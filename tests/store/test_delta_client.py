@@ -229,3 +229,9 @@ def test_a_copy_that_overflowed_between_two_pushes_goes_back_to_its_base():
     assert not np.isfinite(online(client)).all()
     client.reject_minibatch()
     assert online(client) == [1, 2]
+    assert client.slots()["q/sum"].tolist() == [0, 0]  # its optimizer had overflowed too
+    for _ in range(3):
+        minibatch(client, 1, 0)
+    assert client.counters.updates == 0  # the four minibatches of a push are counted anew
+    minibatch(client, 1, 0)
+    assert client.counters.updates == 1

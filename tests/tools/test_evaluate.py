@@ -1,5 +1,6 @@
 """Tests of async_dqn.tools.evaluate: games, how they went, and what is seen of them."""
 
+import dataclasses
 import json
 import resource
 
@@ -114,3 +115,10 @@ def test_a_policy_is_recorded_but_has_no_action_values_to_show(tmp_path):
     with pytest.raises(UserError, match="--overlay=q.*ppo"):
         run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(tmp_path / "other.gif"), overlay=True))
     assert not (tmp_path / "other.gif").exists()
+
+
+def test_an_agent_plays_as_in_training_whatever_its_number_of_environments(tmp_path):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    config = dataclasses.replace(agent.config, exploration="ape_x", envs_per_worker=3)
+    assert run_evaluate(config, run, games=5, seed=5, watch=Watch(), play=Play(greedy=False)) == 0
+    assert json.loads((run.path / "evaluation.json").read_text())["games"] == 5

@@ -68,11 +68,6 @@ def parse_sections(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def default_output() -> Path:
-    """runs/bench-TIME in the current folder."""
-    return Path("runs") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
 def run_bench(bench: Bench, progress: Progress | None = None) -> int:
     """Measures and reports. Gives the exit code: 0, 1 if anything failed, 130 if interrupted.
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from async_dqn.agents.table import find
 from async_dqn.base.errors import UserError
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import count
@@ -24,26 +25,22 @@ _CGROUP = Path("/sys/fs/cgroup")
 _CARD = "index,uuid,name,memory.total,memory.free"  # in MiB
 
 
-def replay_gigabytes(config: Config, here: Here) -> float:
-    """All replay on this machine once it is full; 0 for an agent that has none, or whose environment is unknown."""
-    capacity = getattr(config, "replay_capacity", 0)
+def experience_gigabytes(config: Config, here: Here) -> float:
+    """All experience on this machine once it is full; 0 where the environment is unknown."""
     with contextlib.suppress(UserError, ImportError):  # which the check of the environment tells
-        from async_dqn.data.replay import required_bytes
-        from async_dqn.run.preflight import resolve
+        from async_dqn.run.preflight import experience_bytes, resolve
 
-        spec, share = resolve(config), capacity // config.num_workers
-        each = required_bytes(config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype)
-        return len(here.workers) * each / 1e9 if capacity else 0.0
+        return experience_bytes(config, resolve(config), len(here.workers)) / 1e9
     return 0.0
 
 
 def check_memory(config: Config, here: Here) -> Iterable[Result]:
-    """Memory for all replay on this machine once it is full, and for the processes."""
-    stored, available = replay_gigabytes(config, here), memory.available_bytes() / 1e9
+    """Memory for all experience on this machine once it is full, and for the processes."""
+    stored, available = experience_gigabytes(config, here), memory.available_bytes() / 1e9
     needed = stored + _PROCESS_GB * here.num_processes
-    found = f"{needed:.1f} GB wanted, {stored:.2f} of them for replay; {available:.1f} GB available"
+    found = f"{needed:.1f} GB wanted, {stored:.2f} of them for experience; {available:.1f} GB available"
     status = "ok" if needed <= available else "warning" if stored <= available else "failure"
-    yield Result(status, found, "fewer workers here" + (", or a smaller --replay_capacity" if stored else ""))
+    yield Result(status, found, f"fewer workers here, or a smaller --{find(config.agent).experience_flag}")
 
 
 def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -> Iterable[Result]:
@@ -54,7 +51,8 @@ def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -
     except (OSError, UserError) as error:
         yield Result("failure", str(error), "give another --logdir")
         return
-    needed = _CHECKPOINTS_GB + (replay_gigabytes(config, here) if getattr(config, "checkpoint_replay", False) else 0.0)
+    kept = experience_gigabytes(config, here) if getattr(config, "checkpoint_replay", False) else 0.0
+    needed = _CHECKPOINTS_GB + kept
     remedy = "make room, --nocheckpoint_replay, or give another --logdir"
     yield Result("ok" if free >= needed else "warning", f"{free:.1f} GB free, {needed:.1f} GB wanted", remedy)
 

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from async_dqn.base.files import write_atomically
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
+from async_dqn.tools.bench.tables import table
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import BASELINE, Run, finite, is_over, read_evaluation, read_stalenesses
 
@@ -61,7 +62,7 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
     if len(made) > 1:
         blocks.append("Versions of this program, or processors, differ between runs (see the end); so may their times.")
     if over:
-        blocks += [_table(["", *_kinds(over)], result_rows(over)), _HOW_TO_READ]
+        blocks += [table(["", *_kinds(over)], result_rows(over)), _HOW_TO_READ]
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)
@@ -73,10 +74,10 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
         colours = dict(zip(_kinds(runs), itertools.cycle(plot.COLOURS), strict=False))
         blocks += ["## Staleness", _picture(staleness_figure(counts, colours), folder, "staleness", caption)]
     header = ["", "ended", "agent steps", "time", "time to the goal", "best mean of 100 games", "greedy games"]
-    blocks += ["## Runs", _table(header, map(run_row, runs))]
+    blocks += ["## Runs", table(header, [run_row(run) for run in runs])]
     blocks.append(_list(f"{run.title}: {'; '.join(lines)}" for run in runs if (lines := [*run.notes, *_troubles(run)])))
     header = ["", "agent steps", "minibatches", "minibatches per step", "% waiting for ps", "cores used", "memory, MB"]
-    blocks += ["## Processes", _table(header, (row for run in runs for row in process_rows(run)))]
+    blocks += ["## Processes", table(header, [row for run in runs for row in process_rows(run)])]
     lines = [f"{call.get('command', '?')}, {call.get('date', '?')}" for call in calls]
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
     body = "\n".join(_as_html(block, folder) for block in blocks if block)
@@ -86,11 +87,6 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
 
 def _list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(text.replace('|', '/') for text in line)} |" for line in lines)
 
 
 def _picture(figure: Figure, folder: Path, name: str, caption: str) -> str:

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_emulators
-from async_dqn.envs.vector_env import EnvironmentSpec, LockStepEnv
+from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 _ATARI_SHAPE = (210, 160, 3)
 
@@ -28,7 +28,7 @@ class Screen:
       frames_per_second: how many pictures make a second of play.
     """
 
-    def __init__(self, env: LockStepEnv, picture: Callable[[np.ndarray], np.ndarray], frames_per_second: int):
+    def __init__(self, env: VectorEnv, picture: Callable[[np.ndarray], np.ndarray], frames_per_second: int):
         self._env, self._picture = env, picture
         self.frames_per_second = frames_per_second
 
@@ -59,12 +59,12 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
             spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1
         )
         drawn = replace(spec, observation_shape=_ATARI_SHAPE)
-        return Screen(LockStepEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
+        return Screen(VectorEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
     if not has_window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
     single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
     frames_per_second = int(single.metadata.get("render_fps") or 30)
-    return Screen(LockStepEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
+    return Screen(VectorEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
 
 
 def _make(spec: EnvironmentSpec) -> gymnasium.Env:

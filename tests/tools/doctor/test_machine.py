@@ -58,7 +58,7 @@ def test_a_run_directory_that_cannot_be_is_a_failure_and_none_is_made(tmp_path):
     ],
 )
 def test_free_space_is_held_against_checkpoints_and_replay(tmp_path, free, config, status, monkeypatch):
-    monkeypatch.setattr(machine, "replay_gigabytes", lambda config, here: 0.5)
+    monkeypatch.setattr(machine, "experience_gigabytes", lambda config, here: 0.5)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1e9))
     assert disk(tmp_path / "run", config).status == status
 
