@@ -17,7 +17,7 @@ class RunFailed(RunError):
 
 
 class Outage(Exception):
-    """A parameter server is out of reach or has lost what it held. It may come back: see `roles.worker`."""
+    """A parameter server is out of reach or has lost what it held. It may come back: see `run.recovery`."""
 
 
 def one_line(what: object, limit: int = 300) -> str:

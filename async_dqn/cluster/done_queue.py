@@ -39,7 +39,7 @@ def stop_queue(ps: int) -> tf.queue.FIFOQueue:
         return tf.queue.FIFOQueue(1_000, [tf.int32], [[]], shared_name=f"stop_queue_{ps}")
 
 
-class Mailbox:
+class PsQueues:
     """A ps's own end of its two queues.
 
     Args:

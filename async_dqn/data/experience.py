@@ -70,7 +70,7 @@ class ReplayExperience:
         self.batch: Transition = replay.make_batch(batch_size)
         self._replay = replay
         self._train_period, self._warmup_steps = train_period, warmup_steps
-        self._owed_steps = 0  # agent steps not yet paid for with minibatches
+        self._owed_steps = 0  # agent steps for which no minibatch was drawn yet
 
     def add(self, step: Step, num_steps: int) -> None:
         self._replay.add(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from async_dqn.cluster import server
-from async_dqn.cluster.done_queue import Mailbox
+from async_dqn.cluster.done_queue import PsQueues
 from async_dqn.cluster.eviction import Evictor
 from async_dqn.cluster.leases import LeaseState, LeaseTable
 from async_dqn.cluster.spec import ClusterSpec
@@ -64,7 +64,7 @@ def run_ps(
     """
     session_config = server.session_config("ps", task_index, config.threads or 1)
     target = server.start_server(spec, "ps", task_index, session_config).target
-    mailbox = Mailbox(target, session_config, task_index)
+    queues = PsQueues(target, session_config, task_index)
     evictor = Evictor(target, session_config, spec) if task_index == 0 else None
     clock = _OwnTime()
     leases = LeaseTable(
@@ -76,7 +76,7 @@ def run_ps(
     metrics = _Metrics(run.ps(task_index), config.log_period, say) if run else None
     stop_at = None
     while not leases.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
-        for message in mailbox.take():
+        for message in queues.take():
             if leases.hear(message, now) and evictor:
                 evictor.evict(message.worker, message.token)
         for worker, token, state in leases.expire(now):
@@ -91,7 +91,7 @@ def run_ps(
         time.sleep(_PERIOD)
         if should_stop.is_set() and stop_at is None:
             say("interrupted; the workers are told to save and to end")
-            mailbox.ask_to_stop()
+            queues.ask_to_stop()
             stop_at = time.monotonic() + _STOP_DEADLINE
     if metrics:
         metrics.log()

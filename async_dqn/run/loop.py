@@ -25,7 +25,7 @@ def run_loop(
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
     With `overlap_steps` it learns what the steps before call for while the environments take the next one; what
-    the very last step calls for stays owed. That order does not depend on the timing of threads.
+    the very last step calls for stays due. That order does not depend on the timing of threads.
 
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
     environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all

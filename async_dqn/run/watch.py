@@ -60,7 +60,7 @@ class Watch:
             self._progress.say(f"{task.name}: exit code {task.code}{restarts}")
         for task in self._tasks:
             if task.has_failed and task.log:
-                self._progress.say(f"{task.name} failed: {task.last_words()} (see {task.log})")
+                self._progress.say(f"{task.name} failed: {task.last_line()} (see {task.log})")
         try:
             summary = json.loads(self._run.summary.read_text()) if has_summary else None
         except (OSError, ValueError):

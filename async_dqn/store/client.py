@@ -1,4 +1,4 @@
-"""A worker's own copy of the networks, and what it owes the parameter store.
+"""A worker's own copy of the networks, and what it has yet to report to the parameter store.
 
 The learner computes on `online` and `target` and hands every gradient to `consume`. Here is what all clients share,
 and the client of a store in the same process; those that make round trips to parameter servers are in `round_trip`.

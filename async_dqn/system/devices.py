@@ -26,7 +26,7 @@ def _nvidia_smi(*arguments: str) -> list[str]:
 
 
 def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
-    """The card of one worker: workers are dealt out over the cards in turn. None: it computes on the CPU.
+    """The card of one worker: cards are assigned to workers in turn. None: it computes on the CPU.
 
     Args:
       gpus: the setting: auto, none, or indices into `visible`.

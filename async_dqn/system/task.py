@@ -116,7 +116,7 @@ class Task:
         """Whether it ended because somebody asked it to."""
         return self.is_over and self.code == INTERRUPTED
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The line of its log that says most on why it ended."""
         text = self.log.read_text(errors="replace") if self.log and self.log.exists() else ""
         lines = [line for line in text.splitlines() if line.strip()]

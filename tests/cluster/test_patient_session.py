@@ -12,7 +12,7 @@ from cluster_helpers import wait_until
 
 from async_dqn.base.errors import Outage
 from async_dqn.cluster import patient_session
-from async_dqn.cluster.done_queue import ALIVE, Mailbox, Message
+from async_dqn.cluster.done_queue import ALIVE, Message, PsQueues
 from async_dqn.cluster.eviction import Evictor
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
@@ -278,14 +278,14 @@ REFUSED = error(tf.errors.AbortedError, "The same RunGraph (Worker) request was 
 def test_no_message_is_lost_with_a_step():
     a, b, c = Message(0, 11, ALIVE), Message(1, 12, ALIVE), Message(0, 11, 0)
     script = Script(2, np.array(a), REFUSED, REFUSED, 2, np.array(b), np.array(c), 0)
-    mailbox = own(Mailbox, script, 0)
-    assert [mailbox.take() for _ in range(4)] == [[a], [], [b, c], []]
+    queues = own(PsQueues, script, 0)
+    assert [queues.take() for _ in range(4)] == [[a], [], [b, c], []]
     assert script.num_opened == 3
 
 
 def test_the_workers_are_told_to_end_though_a_step_is_lost():
     script = Script(REFUSED, None)
-    own(Mailbox, script, 0).ask_to_stop()
+    own(PsQueues, script, 0).ask_to_stop()
     assert len(script.fed) == 2
 
 

@@ -29,7 +29,7 @@ def make_watch(run, stream, plain):
 
     servers, workers = [task("ps 0")], [task("worker 0"), task("worker 1")]
     for each in (*servers, *workers):
-        each.has_failed, each.last_words = each.name == "worker 1", lambda: "no port"
+        each.has_failed, each.last_line = each.name == "worker 1", lambda: "no port"
     progress = Progress(stream, 0.0, plain=plain)
     return Watch(run, servers, workers, progress, total_steps=1_000, goal=20.0)
 

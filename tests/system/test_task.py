@@ -138,14 +138,14 @@ def test_the_command_knows_how_often_it_was_started(make_task, tmp_path):
 def test_last_words_are_an_error_or_the_last_line(make_task, tmp_path):
     log = tmp_path / "log"
     task = make_task("", log=log)
-    assert task.last_words() == "it said nothing"
+    assert task.last_line() == "it said nothing"
     for text, expected in [
         ("a\n\nb\n", "b"),
         ("worker 0 failed: no port\nwatch it play\n", "worker 0 failed: no port"),
         ("async-dqn: first\nasync-dqn: bad\nb\n", "async-dqn: bad"),
     ]:
         log.write_text(text)
-        assert task.last_words() == expected
+        assert task.last_line() == expected
 
 
 def test_a_task_that_cannot_be_started_is_tried_again(make_task):

@@ -51,7 +51,7 @@ def wait_for(task: Task, find: Callable[[], _Found], seconds: float, what: str) 
     while True:
         task.poll()
         if task.is_over:
-            raise RunError(f"ended by itself with exit code {task.code}: {task.last_words()}")
+            raise RunError(f"ended by itself with exit code {task.code}: {task.last_line()}")
         if found := find():
             return found
         if time.monotonic() > deadline:

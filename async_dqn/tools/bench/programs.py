@@ -160,7 +160,7 @@ def learn(job: str, config: Config) -> dict[str, float]:
             wait([task], _DEADLINE)
             if task.code != 0:
                 how = f"exit code {task.code}" if task.is_over else f"not done after {_DEADLINE:.0f} s"
-                raise RunError(f"{how}: {task.last_words()}")
+                raise RunError(f"{how}: {task.last_line()}")
         summary = json.loads((run / "summary.json").read_text())
     is_reached = summary["solved_at_steps"] is not None
     goal = f"{config.stop_at_return:g}"

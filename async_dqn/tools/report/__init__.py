@@ -1,1 +1,1 @@
-"""What runs have left behind, as pictures and tables; `experiment` has the runs of a comparison trained."""
+"""What runs have left behind, as pictures and tables; `compare` has the runs of a comparison trained."""
