@@ -138,6 +138,7 @@ def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, netw
         spec.stack,
         heads,
         center_frames=config.center_frames,
+        layer_norm=config.layer_norm,
         compute_dtype=config.compute_dtype,
         **options,
     )

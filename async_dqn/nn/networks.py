@@ -17,6 +17,7 @@ _CONVOLUTIONS = {  # filters, size, stride
 }
 _HIDDEN = {"nature": [512], "nips": [256], "mlp": [128, 128]}
 _BLOCK = 4  # pixels: the stride of every first convolution, and half its size
+_NORM_EPSILON = 1e-6  # added to the variance by layer norm
 
 
 class Head(NamedTuple):
@@ -54,6 +55,7 @@ def make_network(
     *,
     dueling: bool = False,
     center_frames: bool = False,
+    layer_norm: bool = False,
     compute_dtype: str = "float32",
 ) -> Network:
     """The network `name` for S stacked observations of `observation_shape`.
@@ -63,6 +65,9 @@ def make_network(
     of two streams, each with a last hidden layer of its own. Frames are scaled to [0, 1]; with `center_frames` each
     stack has its own mean taken off and three times the contrast. Atari's bright, even backgrounds otherwise drive
     most first-layer units below zero for good within a few hundred Adam steps.
+
+    With `layer_norm` (Ba et al. 2016) each hidden layer is normalised before its ReLU: over its units, and for a
+    convolution over the filters at each place, as in the code of Gallici et al. 2024. It is computed in float32.
 
     With the `compute_dtype` bfloat16 all layers but the heads compute in it, on parameters rounded to it; the
     parameters themselves, their gradients and the outputs stay float32.
@@ -99,28 +104,41 @@ def make_network(
             shapes[f"{layer}_hidden/w"], shapes[f"{layer}_hidden/b"] = (inputs, hidden[-1]), (hidden[-1],)
         shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], head.outputs), (head.outputs,)
     scales = {f"{layer}/{part}": head.scale for layer, head in last.items() for part in "wb"}
+    norms: dict[str, float] = {}  # the parameters of layer norm, and what they begin with
+    if layer_norm:
+        for bias in [key for key in shapes if key.endswith("/b") and key not in scales]:
+            for name, start in (("scale", 1.0), ("offset", 0.0)):
+                key = f"{bias[:-2]}/{name}"
+                shapes[key], norms[key] = shapes[bias], start
 
     def init(rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {
-            key: _initial(shape, shapes[key[:-1] + "w"], scales.get(key, 1.0), rng) for key, shape in shapes.items()
+            key: np.full(shape, norms[key], np.float32)
+            if key in norms
+            else _initial(shape, shapes[key[:-1] + "w"], scales.get(key, 1.0), rng)
+            for key, shape in shapes.items()
         }
 
     def as_computed(params: Parameters) -> Parameters:
-        """The parameters in the type that each layer computes in; those of the last layers stay as they are."""
-        return {key: value if key in scales else tf.cast(value, compute_dtype) for key, value in params.items()}
+        """The parameters in the type that each layer computes in; float32 for the last layers and for layer norm."""
+        wide = scales.keys() | norms.keys()
+        return {key: value if key in wide else tf.cast(value, compute_dtype) for key, value in params.items()}
+
+    def activate(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(_layer_norm(x, params[f"{layer}/scale"], params[f"{layer}/offset"]) if layer_norm else x)
 
     def torso(params: Parameters, x: tf.Tensor) -> tf.Tensor:
         for index, (_, _, stride) in enumerate(convolutions):
             x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride if index else 1, "VALID")
-            x = tf.nn.relu(tf.nn.bias_add(x, params[f"conv{index}/b"]))
+            x = activate(params, f"conv{index}", tf.nn.bias_add(x, params[f"conv{index}/b"]))
         x = tf.reshape(x, [-1, num_features])
         for index in range(len(shared)):
-            x = tf.nn.relu(_dense(params, f"hidden{index}", x))
+            x = activate(params, f"hidden{index}", _dense(params, f"hidden{index}", x))
         return x
 
     def output(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
         if dueling:
-            x = tf.nn.relu(_dense(params, f"{layer}_hidden", x))
+            x = activate(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x))
         return _dense(params, layer, tf.cast(x, tf.float32))
 
     def apply(params: Parameters, observation: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -165,6 +183,13 @@ def _block_kernel(kernel: tf.Tensor) -> tf.Tensor:
 
 def _dense(params: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.bias_add(tf.matmul(x, params[f"{name}/w"]), params[f"{name}/b"])
+
+
+def _layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    """[..., F] with mean 0 and variance 1 over the last axis, then scaled and shifted; of the type of x."""
+    wide = tf.cast(x, tf.float32)
+    mean, variance = tf.nn.moments(wide, [-1], keepdims=True)  # [..., 1]
+    return tf.cast((wide - mean) * tf.math.rsqrt(variance + _NORM_EPSILON) * scale + offset, x.dtype)
 
 
 def _initial(

@@ -45,6 +45,7 @@ class NetworkSettings(Fields):
         "auto", "The network; auto: nips for frames, mlp for vectors.", choices=("auto", "nature", "nips", "mlp")
     )
     center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
+    layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
     compute_dtype: str = setting(
         "float32",
         "What the network computes in; parameters and outputs are float32 always. bfloat16 pays only where the "

@@ -124,15 +124,29 @@ def slow_convolution(x, w, b, stride):
     out = np.zeros((rows, (x.shape[1] - size) // stride + 1, w.shape[3]))
     for i, j, f in np.ndindex(*out.shape):
         window = x[i * stride : i * stride + size, j * stride : j * stride + size]
-        out[i, j, f] = max(0.0, np.sum(window * w[..., f]) + b[f])
+        out[i, j, f] = np.sum(window * w[..., f]) + b[f]
     return out
 
 
+def slow_activation(parameters, layer, x):
+    """ReLU, after layer norm of every row [F] on its own where there is one."""
+    if f"{layer}/scale" in parameters:
+        x = x.copy()
+        for place in np.ndindex(x.shape[:-1]):
+            x[place] = (x[place] - x[place].mean()) / np.sqrt(x[place].var() + 1e-6)
+        x = x * parameters[f"{layer}/scale"] + parameters[f"{layer}/offset"]
+    return np.maximum(x, 0)
+
+
 @pytest.mark.parametrize("center_frames", [False, True])
+@pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize(("name", "height", "width"), [("nips", 20, 28), ("nature", 36, 40)])
-def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, center_frames):
-    network = q_network(name, (height, width), 2, 3, center_frames=center_frames)
-    parameters = network.init(np.random.default_rng(0))
+def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, layer_norm, center_frames):
+    network = q_network(name, (height, width), 2, 3, center_frames=center_frames, layer_norm=layer_norm)
+    rng = np.random.default_rng(0)
+    parameters = network.init(rng)
+    for key in [key for key in parameters if key.endswith(("/scale", "/offset"))]:
+        parameters[key] += rng.normal(scale=0.3, size=parameters[key].shape).astype(np.float32)
     observation = np.random.default_rng(1).integers(0, 256, (2, 2, height, width), np.uint8)
     expected = []
     for stacked in observation:
@@ -140,9 +154,43 @@ def test_forward_pass_agrees_with_one_in_plain_loops(name, height, width, center
         x = 3 * (x - x.mean()) if center_frames else x
         for index, stride in enumerate((4, 2) if name == "nips" else (4, 2, 1)):
             x = slow_convolution(x, parameters[f"conv{index}/w"], parameters[f"conv{index}/b"], stride)
-        hidden = np.maximum(x.ravel() @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
+            x = slow_activation(parameters, f"conv{index}", x)
+        hidden = slow_activation(parameters, "hidden0", x.ravel() @ parameters["hidden0/w"] + parameters["hidden0/b"])
         expected.append(hidden @ parameters["q_values/w"] + parameters["q_values/b"])
     np.testing.assert_allclose(network.apply(parameters, observation)["q_values"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_by_hand():
+    """Half of the units are 1 and half of them 3: mean 2, variance 1, so -1 and 1 once normalised."""
+    network = q_network("mlp", (1,), 1, 1, layer_norm=True)
+    parameters = {key: np.zeros(shape, np.float32) for key, shape in network.shapes.items()}
+    high = np.arange(128) % 2 == 0
+    parameters["hidden0/b"] = np.where(high, 3, 1).astype(np.float32)
+    parameters["hidden0/scale"] = np.where(high, 2, 4).astype(np.float32)
+    parameters["hidden0/offset"] = np.where(high, 0.5, 5).astype(np.float32)  # so 2 * 1 + 0.5 and 4 * -1 + 5
+    parameters["hidden1/w"][:, 0] = 1 / 64  # unit 0 is 2.5 + 1 and every other 0: mean 3.5 / 128
+    parameters["hidden1/scale"][0] = 1
+    parameters["q_values/w"][0] = 10
+    mean = 3.5 / 128
+    variance = 3.5**2 / 128 - mean**2
+    expected = 10 * (3.5 - mean) / math.sqrt(variance)
+    found = network.apply(parameters, np.ones((1, 1, 1), np.float32))["q_values"]
+    np.testing.assert_allclose(found, [[expected]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_layer_norm_has_a_scale_and_an_offset_behind_the_parameters_of_the_network_without_it(dueling):
+    plain, normed = (q_network("nips", (20, 20), 2, 3, dueling=dueling, layer_norm=norm) for norm in (False, True))
+    begin, own = plain.init(np.random.default_rng(0)), normed.init(np.random.default_rng(0))
+    assert list(normed.shapes)[: len(begin)] == list(begin)
+    for key in begin:
+        np.testing.assert_array_equal(own[key], begin[key])
+    hidden = ["value_hidden", "advantage_hidden"] if dueling else ["hidden0"]
+    added = list(normed.shapes)[len(begin) :]
+    assert added == [f"{layer}/{part}" for layer in ["conv0", "conv1", *hidden] for part in ("scale", "offset")]
+    for key in added:
+        assert normed.shapes[key] == normed.shapes[f"{key.partition('/')[0]}/b"]
+        assert (own[key] == key.endswith("/scale")).all()
 
 
 @settings(deadline=None, max_examples=15)
@@ -177,12 +225,13 @@ def test_each_stack_of_a_minibatch_is_centred_on_its_own():
 
 
 @pytest.mark.parametrize("name", ["nips", "nature", "mlp"])
-@pytest.mark.parametrize("dueling", [False, True])
-def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling):
+@pytest.mark.parametrize(("dueling", "layer_norm"), [(False, False), (True, False), (False, True)])
+def test_in_bfloat16_values_and_gradients_agree_with_float32(name, dueling, layer_norm):
     """Values within 1 % of their norm, gradients within 20 %: most of their terms cancel, and the errors do not."""
     shape, stack, dtype = ((4,), 1, np.float32) if name == "mlp" else ((84, 84), 4, np.uint8)
+    options = {"dueling": dueling, "layer_norm": layer_norm, "center_frames": True}
     exact, rough = (
-        q_network(name, shape, stack, 6, dueling=dueling, center_frames=True, compute_dtype=compute_dtype)
+        q_network(name, shape, stack, 6, compute_dtype=compute_dtype, **options)
         for compute_dtype in ("float32", "bfloat16")
     )
     rng = np.random.default_rng(0)
