@@ -51,7 +51,9 @@ def test_readme_gives_the_range_of_all_clusters_on_pong() -> None:
 
 
 def test_every_flag_named_exists() -> None:
-    options = "".join(help_of(name, f"--agent={agent}") for name in ("local", "worker") for agent in ("dqn", "ppo"))
+    from async_dqn.agents.table import TABLE
+
+    options = "".join(help_of(name, f"--agent={agent}") for name in ("local", "worker") for agent in TABLE)
     options += "".join(help_of(name) for name in program().COMMANDS)
     known = {"help", "quick", *re.findall(r"--(?:\[no\])?(\w+)", options)}
     known |= set(re.findall(r'"--(\w+)"', (ROOT / "tests" / "chaos" / "__main__.py").read_text()))

@@ -11,6 +11,7 @@ from async_dqn.settings.config import Config
 from async_dqn.settings.fields import did_you_mean
 
 TABLE = {
+    "a3c": "async_dqn.agents.a3c:A3C",
     "dqn": "async_dqn.agents.dqn:DQN",
     "ppo": "async_dqn.agents.ppo:PPO",
 }

@@ -27,6 +27,8 @@ class Rollout(NamedTuple):
 class RolloutExperience:
     """Minibatches of rollouts: each rollout is prepared once, then gone through `epochs` times in random order.
 
+    Where a minibatch is the whole rollout, it has the steps in order, time before environment.
+
     Args:
       num_envs: N.
       length: T, at least 1.
@@ -98,6 +100,14 @@ class RolloutExperience:
         if self._prepared is None:
             self._following = self._following or self._next_outputs()
             self._prepared = self._prepare(self._rollout(self._following))
+        if self._per_epoch == 1:  # the sums over all steps are the same in any order
+            for column, values in zip(self.batch, self._prepared, strict=True):
+                np.copyto(column, values)
+        else:
+            self._draw_part(rng)
+        self._drawn += 1
+
+    def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
         if place == 0:
             self._order = rng.permutation(self._action.size)
@@ -105,7 +115,6 @@ class RolloutExperience:
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
         for column, values in zip(self.batch, self._prepared, strict=True):
             np.take(values, chosen, axis=0, out=column, mode="clip")
-        self._drawn += 1
 
     def _rollout(self, next_outputs: Outputs) -> Rollout:
         return Rollout(

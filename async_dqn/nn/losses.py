@@ -88,6 +88,20 @@ def entropy(logits: tf.Tensor) -> tf.Tensor:
     return -tf.reduce_sum(tf.exp(log_probabilities) * log_probabilities, axis=1)
 
 
+def policy_gradient(log_prob: tf.Tensor, advantage: tf.Tensor) -> tf.Tensor:
+    """The policy loss of advantage actor-critics, whose negated gradient is that of Mnih et al. 2016, algorithm S3.
+
+    Args:
+      log_prob: [B] log-probabilities of the actions under the policy.
+      advantage: [B] advantages of the actions.
+
+    Returns:
+      [B] losses. No gradient reaches `advantage`.
+    """
+    _check((log_prob, 1), (advantage, 1))
+    return -log_prob * tf.stop_gradient(advantage)
+
+
 def clipped_surrogate(log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor, clip: float) -> tf.Tensor:
     """The policy loss of PPO: the negated objective of Schulman et al. 2017, equation 7.
 

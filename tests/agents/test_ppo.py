@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from rollout_helpers import fill
 
 from async_dqn.agents.ppo import Batch
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
-from async_dqn.data.experience import Step
 from async_dqn.run import build
 
 
@@ -66,26 +66,6 @@ def test_the_entropy_bonus_makes_the_policy_more_even():
     assert (np.sign(of_logits) == [[1, -1], [-1, 1]]).all()  # down this slope the larger logit falls
 
 
-def fill(agent, experience, rewards, terminated, truncated, outputs):
-    """Adds T steps [T, N] to an experience."""
-    num_envs = rewards.shape[1]
-    for t, (reward, ended, cut) in enumerate(zip(rewards, terminated, truncated, strict=True)):
-        seen = np.full((num_envs, 4), t, np.float32)
-        experience.add(
-            Step(
-                observation=seen,
-                stacked=seen[:, None],
-                action=np.arange(num_envs, dtype=np.int32) % 2,
-                outputs=outputs(seen[:, None]),
-                reward=reward,
-                terminated=ended,
-                truncated=cut,
-                next_observation=seen + 100 * cut[:, None] + 1,
-            ),
-            num_envs,
-        )
-
-
 def test_what_is_prepared_of_a_rollout_with_ends_in_it_is_that_of_the_definition():
     discount, trace, length, num_envs = 0.9, 0.8, 6, 2
     agent = make_agent(
@@ -100,7 +80,7 @@ def test_what_is_prepared_of_a_rollout_with_ends_in_it_is_that_of_the_definition
     terminated, truncated = np.zeros((2, length, num_envs), bool)
     terminated[1, 0] = truncated[3, 1] = True
     experience = agent.make_experience(num_envs, outputs)
-    fill(agent, experience, rewards, terminated, truncated, outputs)
+    fill(experience, rewards, terminated, truncated, outputs)
     assert experience.due() == 1
     experience.draw(np.random.default_rng(0))
     batch = experience.batch

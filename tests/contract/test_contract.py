@@ -36,6 +36,7 @@ SMALL = {
     "replay_capacity": 1_000,
     "target_period": 7,
     "rollout_length": 8,
+    "t_max": 4,
 }
 
 

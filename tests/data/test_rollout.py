@@ -112,6 +112,14 @@ def test_each_epoch_has_an_order_of_its_own():
     assert len({tuple(order) for order in (*orders, np.arange(64))}) == 4
 
 
+def test_a_minibatch_of_all_steps_has_them_in_order():
+    game = Game(num_envs=2, length=4, epochs=2, batch_size=8)
+    for _ in range(4):
+        game.add()
+    for batch in game.draw_all():
+        np.testing.assert_array_equal(batch.step, np.arange(8))
+
+
 def test_what_follows_a_step_is_in_its_own_episode():
     game = Game(num_envs=2, length=4, batch_size=8)
     game.add()

@@ -122,6 +122,15 @@ def test_to_descend_a_loss_less_the_entropy_makes_the_policy_more_uniform():
     assert gradient[0, 0] > 0 > gradient[0, 1]  # the likely action's logit falls, the unlikely one's rises
 
 
+def test_policy_gradient_and_its_gradient_which_does_not_reach_the_advantage():
+    log_prob, advantage = [-1.0, -2.0, -3.0], [4.0, -0.5, 0.0]
+    found = losses.policy_gradient(tf.constant(log_prob), tf.constant(advantage))
+    np.testing.assert_allclose(found, [1 * 4, 2 * -0.5, 3 * 0])
+    of_log_prob, of_advantage = gradients_of(losses.policy_gradient, log_prob, advantage)
+    np.testing.assert_allclose(of_log_prob, [-4, 0.5, 0])  # down this slope good actions become likelier
+    assert of_advantage is None
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "expected", "of_log_prob"),
     [
@@ -219,13 +228,23 @@ def test_advantages_without_variance_become_0():
     [
         (losses.log_probability, (LOGITS, [0, 2])),
         (losses.entropy, (LOGITS,)),
+        (losses.policy_gradient, ([0.0], [1.0])),
         (lambda *arguments: losses.clipped_surrogate(*arguments, 0.2), ([0.0], [0.0], [1.0])),
         (lambda *arguments: losses.clip_share(*arguments, 0.2), ([0.0], [0.0])),
         (losses.squared_error, ([0.0], [0.0])),
         (losses.explained_variance, ([0.0], [0.0])),
         (losses.normalize, ([0.0],)),
     ],
-    ids=["log_probability", "entropy", "surrogate", "clip_share", "squared_error", "explained_variance", "normalize"],
+    ids=[
+        "log_probability",
+        "entropy",
+        "policy_gradient",
+        "surrogate",
+        "clip_share",
+        "squared_error",
+        "explained_variance",
+        "normalize",
+    ],
 )
 def test_a_further_dimension_is_refused_in_every_argument(function, arguments):
     """[B, 1] against [B] would broadcast to [B, B], and train on nonsense."""

@@ -1,0 +1,164 @@
+"""A3C (Mnih et al. 2016, arXiv 1602.01783): policy gradients over short rollouts, each of which gives one update."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.data.rollout import Rollout, RolloutExperience
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import losses, policies
+from async_dqn.nn.networks import Head
+from async_dqn.nn.returns import generalized_advantages
+from async_dqn.settings.config import Config
+from async_dqn.settings.fields import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class A3CConfig(Config):
+    """Settings of A3C."""
+
+    t_max: int = setting(
+        5, "Steps of every environment in a rollout, all of which give one update.", minimum=1, maximum=100_000
+    )
+    trace: float = setting(
+        1.0, "Lambda of generalised advantage estimation; 1: n-step returns, as in the paper.", minimum=0, maximum=1
+    )
+    share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
+    entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
+    value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
+
+
+class Batch(NamedTuple):
+    """A rollout: B steps, time before environment."""
+
+    observation: Any  # [B, S, ...]
+    action: Any  # [B] int32
+    advantage: Any  # [B] float32
+    return_: Any  # [B] float32
+
+
+ATARI = {
+    "network": "nips",
+    "total_steps": 3_000_000,
+    "envs_per_worker": 16,
+    "t_max": 20,
+    "trace": 0.95,
+    "learning_rate": 5e-4,
+    "final_learning_rate": 0.0,
+    "max_gradient_norm": 0.5,
+}
+CARTPOLE = {
+    "network": "mlp",
+    "total_steps": 200_000,
+    "envs_per_worker": 8,
+    "clip_rewards": False,
+    "t_max": 16,
+    "trace": 0.95,
+    "learning_rate": 2e-3,
+    "final_learning_rate": 0.0,
+    "max_gradient_norm": 0.5,
+    "log_period": 0.5,
+}
+
+
+class A3C(Agent):
+    """Samples from its policy, and learns from each rollout once."""
+
+    Config: ClassVar[type[Config]] = A3CConfig
+    summary = "policy gradients over short rollouts, with a value network (Mnih et al. 2016)"
+    metrics = ("entropy", "explained_variance", "policy_loss", "value_loss")
+    experience_flag = "t_max"
+    network_outputs = {"logits": "of the policy", "value": "of the state"}
+    presets = {
+        "atari": ATARI,
+        "pong": ATARI | {"stop_at_return": 18.0},
+        "cartpole": CARTPOLE,
+    }
+
+    config: A3CConfig
+
+    def __init__(self, config: A3CConfig, spec: EnvironmentSpec, worker: int = 0):
+        super().__init__(config, spec, worker)
+        # A small first policy is nearly uniform, so that no action is ruled out before it was tried.
+        heads = {"logits": Head(spec.num_actions, 0.01), "value": Head(1)}
+        modules = {"policy_value": heads}
+        if not config.share_torso:
+            modules = {"policy": {"logits": heads["logits"]}, "value": {"value": heads["value"]}}
+        self._networks = {name: make_network(config, spec, own) for name, own in modules.items()}
+        self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
+
+    @classmethod
+    def default_preset(cls, spec: EnvironmentSpec) -> str:
+        if not spec.is_atari:
+            return "cartpole"
+        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
+
+    @classmethod
+    def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
+        frames = spec.stack * math.prod(spec.observation_shape) * spec.observation_dtype.itemsize
+        return 2 * config.t_max * config.envs_per_worker * frames  # the rollout, and the minibatch that it becomes
+
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs: dict[str, tf.Tensor] = {}
+        for name, network in self._networks.items():
+            outputs |= network.apply(params[name], observation)
+        return outputs
+
+    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
+        return policies.sample_softmax(outputs["logits"], rng)
+
+    def greedy(self, outputs: Outputs) -> np.ndarray:
+        return policies.greedy(outputs["logits"])
+
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config, spec = self.config, self.spec
+        return RolloutExperience(
+            num_envs=num_envs,
+            length=config.t_max,
+            observation_shape=(spec.stack, *spec.observation_shape),
+            observation_dtype=spec.observation_dtype,
+            epochs=1,
+            batch_size=config.t_max * num_envs,
+            prepare=self._prepare,
+            evaluate=evaluate,
+        )
+
+    def _prepare(self, rollout: Rollout) -> Batch:
+        advantage, return_ = generalized_advantages(
+            rollout.reward,
+            rollout.outputs["value"][..., 0],
+            rollout.next_outputs["value"][..., 0],
+            rollout.terminated,
+            rollout.truncated,
+            self.config.discount,
+            self.config.trace,
+        )
+        return Batch(
+            rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]),
+            rollout.action.reshape(-1),
+            advantage.reshape(-1),
+            return_.reshape(-1),
+        )
+
+    def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
+        config = self.config
+        outputs = self.apply(params, batch.observation)
+        value = outputs["value"][:, 0]  # [B]
+        log_prob = losses.log_probability(outputs["logits"], batch.action)  # [B]
+        policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, batch.advantage))
+        value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
+        entropy = tf.reduce_mean(losses.entropy(outputs["logits"]))
+        statistics = {
+            "entropy": entropy,
+            "explained_variance": losses.explained_variance(value, batch.return_),
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+        }
+        return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)

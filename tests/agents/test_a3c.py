@@ -1,0 +1,150 @@
+"""A3C: its loss with numbers worked out by hand, and the returns that it learns from."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rollout_helpers import fill
+
+from async_dqn.agents.a3c import Batch
+from async_dqn.agents.table import make_config
+from async_dqn.run import build
+
+
+def make_agent(**overrides):
+    return build.make_agent(make_config("a3c", "cartpole", {"env": "CartPole-v1"} | overrides))
+
+
+def loss_of(logits, value, *, action, advantage, return_, **settings):
+    """The loss where the network says `logits` and `value`, and its gradients by these, advantages and returns."""
+    agent = make_agent(**settings)
+    logits, value, advantage, return_ = (tf.constant(one, tf.float32) for one in (logits, value, advantage, return_))
+    agent.apply = lambda params, observation: {"logits": logits, "value": value[:, None]}
+    with tf.GradientTape() as tape:
+        tape.watch([logits, value, advantage, return_])
+        loss = agent.loss({}, {}, Batch(None, tf.constant(action), advantage, return_), tf.constant([0, 0]))
+    assert tuple(loss.statistics) == agent.metrics
+    return loss, tape.gradient(loss.value, [logits, value, advantage, return_])
+
+
+def test_the_loss_by_hand():
+    loss, gradients = loss_of(
+        [[0, 0], [0, math.log(3)]],
+        [3, 2],
+        action=[0, 1],
+        advantage=[2, -4],
+        return_=[1, 2],
+        value_cost=0.25,
+        entropy_cost=0.1,
+    )
+    # The policy is (1/2, 1/2) and (1/4, 3/4).
+    policy = (-2 * math.log(1 / 2) + 4 * math.log(3 / 4)) / 2
+    value = 0.5 * ((3 - 1) ** 2 + 0) / 2
+    entropy = (math.log(2) - (1 / 4 * math.log(1 / 4) + 3 / 4 * math.log(3 / 4))) / 2
+    found = {name: float(one) for name, one in loss.statistics.items()}
+    expected = {
+        "entropy": entropy,
+        "explained_variance": 1 - 1 / 0.25,  # return - value is -2 and 0, of variance 1
+        "policy_loss": policy,
+        "value_loss": value,
+    }
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert float(loss.value) == pytest.approx(policy + 0.25 * value - 0.1 * entropy, rel=1e-5)
+    of_logits, of_value, of_advantage, of_return = gradients
+    np.testing.assert_allclose(of_value, [0.25 * (3 - 1) / 2, 0], rtol=1e-5)
+    assert of_advantage is None and of_return is None
+    # By the logits log pi(a) has the gradient 1 - pi at a and -pi elsewhere, the entropy H that of -pi (log pi + H).
+    uneven = -(1 / 4 * math.log(1 / 4) + 3 / 4 * math.log(3 / 4))
+    of_entropy = [-1 / 4 * (math.log(1 / 4) + uneven), -3 / 4 * (math.log(3 / 4) + uneven)]
+    np.testing.assert_allclose(of_logits[0], [-2 * 0.5 / 2, 2 * 0.5 / 2], rtol=1e-5)  # at the most, H is flat
+    np.testing.assert_allclose(
+        of_logits[1], [4 * -1 / 4 / 2 - 0.1 * of_entropy[0] / 2, 4 * 1 / 4 / 2 - 0.1 * of_entropy[1] / 2], rtol=1e-5
+    )
+
+
+def test_the_entropy_bonus_makes_the_policy_more_even():
+    _, gradients = loss_of(
+        [[1, 0], [0, 1]], [0, 0], action=[0, 0], advantage=[0, 0], return_=[0, 0], entropy_cost=1.0, value_cost=0.0
+    )
+    assert (np.sign(gradients[0]) == [[1, -1], [-1, 1]]).all()  # down this slope the larger logit falls
+
+
+def outputs(stacked):
+    """The value is the square of the observation."""
+    seen = stacked[:, 0, 0]
+    return {"value": (seen**2)[:, None], "logits": np.stack([seen, 0 * seen], 1)}
+
+
+def test_a_rollout_is_one_minibatch_of_the_returns_that_the_paper_s_loop_gives():
+    """Algorithm S3: R is 0 after a terminal state and else the value of the last one, then R <- r + gamma R."""
+    discount, length, num_envs = 0.9, 6, 2
+    agent = make_agent(envs_per_worker=num_envs, t_max=length, discount=discount, trace=1.0)
+    rewards = np.random.default_rng(0).normal(size=(length, num_envs)).astype(np.float32)
+    terminated, truncated = np.zeros((2, length, num_envs), bool)
+    terminated[1, 0] = truncated[3, 1] = True
+    experience = agent.make_experience(num_envs, outputs)
+    for _ in range(2):
+        fill(experience, rewards, terminated, truncated, outputs)
+        assert experience.due() == 1
+        experience.draw(np.random.default_rng(0))
+        assert experience.due() == 0
+    batch = experience.batch
+
+    for n in range(num_envs):
+        expected = length**2  # the value of what the last step led to
+        for t in reversed(range(length)):
+            if terminated[t, n]:
+                expected = 0
+            if truncated[t, n]:
+                expected = (t + 101) ** 2
+            expected = rewards[t, n] + discount * expected
+            row = t * num_envs + n
+            assert (batch.observation[row, 0, 0], batch.action[row]) == (t, n)
+            assert batch.return_[row] == pytest.approx(expected, rel=1e-5)
+            assert batch.advantage[row] == pytest.approx(expected - t**2, rel=1e-4, abs=1e-4)
+
+
+def test_with_a_trace_of_0_the_advantages_are_one_step_errors():
+    agent = make_agent(envs_per_worker=1, t_max=3, discount=0.9, trace=0.0)
+    experience = agent.make_experience(1, outputs)
+    none = np.zeros((3, 1), bool)
+    fill(experience, np.float32([[1], [2], [3]]), none, none, outputs)
+    experience.draw(np.random.default_rng(0))
+    np.testing.assert_allclose(
+        experience.batch.advantage, [1 + 0.9 * 1 - 0, 2 + 0.9 * 4 - 1, 3 + 0.9 * 9 - 4], rtol=1e-6
+    )
+
+
+def test_one_network_or_two():
+    (shared,), (policy, value) = (make_agent(share_torso=shared).modules for shared in (True, False))
+    assert (shared.name, policy.name, value.name) == ("policy_value", "policy", "value")
+    assert not any(module.has_target for module in (shared, policy, value))
+    assert shared.size < policy.size + value.size
+
+
+def test_the_first_policy_is_nearly_even():
+    for share_torso in (True, False):
+        agent = make_agent(share_torso=share_torso)
+        rng = np.random.default_rng(0)
+        params = {module.name: module.init(rng) for module in agent.modules}
+        found = agent.apply(params, np.random.default_rng(1).normal(size=(9, 1, 4)).astype(np.float32))
+        assert np.abs(found["logits"]).max() < 0.05
+        assert agent.values({name: one.numpy() for name, one in found.items()}).shape == (9,)
+
+
+@pytest.mark.parametrize(("of", "others"), [("policy", "value"), ("value", "policy")])
+def test_of_two_networks_each_learns_from_its_own_term(of, others):
+    settings = {"policy": {"value_cost": 0.0}, "value": {"entropy_cost": 0.0}}[of]
+    agent = make_agent(share_torso=False, **settings)
+    rng = np.random.default_rng(0)
+    params = {module.name: {k: tf.constant(v) for k, v in module.init(rng).items()} for module in agent.modules}
+    advantage = {"policy": [1.0, -2.0], "value": [0.0, 0.0]}[of]
+    observation = tf.constant(rng.normal(size=(2, 1, 4)), tf.float32)
+    batch = Batch(observation, tf.constant([0, 1]), tf.constant(advantage), tf.constant([5.0, 6.0]))
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        loss = agent.loss(params, {}, batch, tf.constant([0, 0])).value
+    gradients = tape.gradient(loss, params, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    assert all(np.abs(one).max() > 0 for one in gradients[of].values())
+    assert all(np.abs(one).max() == 0 for one in gradients[others].values())
