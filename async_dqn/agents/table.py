@@ -48,7 +48,7 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
     for name in overrides:
         if name not in known:
             raise UserError(f"--{name}: {missing_setting(agent, name)}")
-    return cls.Config(**({**cls.presets[preset], "agent": agent} | dict(overrides)))
+    return cls.Config.combine({**cls.presets[preset], "agent": agent}, overrides)
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Config:

@@ -47,11 +47,18 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
                     f"--agent={values.agent}: --logdir={run.path} holds a run of {saved.agent}; leave the flag out"
                 )
             run.check_resumable()
-            return dataclasses.replace(saved, **explicit)
+            return type(saved).combine(dataclasses.asdict(saved), explicit)
     preset = values.preset
     if preset == "auto":
         preset = auto_preset(values.agent, explicit.get("env", Config.env))
     return make_config(values.agent, preset, explicit)
+
+
+def refuse_sharing(values: flags.FlagValues, command: str, *names: str) -> None:
+    """Refuses settings that say how a command shares parameters which it does not share."""
+    for name in names:
+        if values[name].value not in (None, getattr(Config, name)):
+            raise UserError(f"--{name}={values[name].value}: is for the command local, not for {command}")
 
 
 def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:

@@ -10,13 +10,14 @@ from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import ALONE, Config
 from async_dqn.system import devices, signals
 
 
 def _baseline(call: Call) -> int:
     values = call.values
-    config = from_flags.config(values, {"num_workers": 1, "num_ps": 1})
+    from_flags.refuse_sharing(values, "baseline", "store", "update_mode")
+    config = from_flags.config(values, ALONE)
     run = from_flags.run_directory(values, config)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
     from async_dqn.roles import baseline
@@ -91,8 +92,9 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
 
 def _worker(call: Call) -> int:
     values = call.values
+    from_flags.refuse_sharing(values, "worker", "store")
     spec, index = from_flags.cluster_task(values, "worker")
-    config = from_flags.config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
     from_flags.check_max_restarts(values)
     if index == 0:
         run = from_flags.run_directory(values, config, may_rejoin=spec)
@@ -121,8 +123,9 @@ def _worker(call: Call) -> int:
 
 def _ps(call: Call) -> int:
     values = call.values
+    from_flags.refuse_sharing(values, "ps", "store")
     spec, index = from_flags.cluster_task(values, "ps")
-    config = from_flags.config(values, {"num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
     from_flags.check_max_restarts(values)
     run = RunDirectory(values.logdir) if values.logdir is not None else None
     if run:

@@ -5,12 +5,18 @@ Steps are agent steps; periods in minibatches count those of all workers togethe
 
 import dataclasses
 import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from async_dqn.base.errors import UserError
 from async_dqn.settings.fields import Fields, setting
 
+Self = TypeVar("Self", bound="Config")
+
 DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
+UPDATE_MODES = {"ps": ("async", "sync", "accumulate"), "shared_memory": ("hogwild", "locked")}  # the first: its default
+ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +85,16 @@ class OptimizerSettings(Fields):
 class SharingSettings(Fields):
     """How workers share the parameters."""
 
+    store: str = setting(
+        "ps",
+        "Where the shared parameters are (command `local`): on parameter servers, or in memory that all workers share.",
+        choices=tuple(UPDATE_MODES),
+    )
+    update_mode: str = setting(
+        "auto",
+        "How the workers' updates come together; auto: async on parameter servers, hogwild in shared memory.",
+        choices=("auto", *(mode for modes in UPDATE_MODES.values() for mode in modes)),
+    )
     local_steps: int = setting(
         0,
         "Minibatches a worker applies to its own copy before it pushes the difference (Downpour); "
@@ -119,8 +135,28 @@ class SharingSettings(Fields):
         10, "Minibatches in a row with a loss, gradient or update that is not finite, at which the run ends.", minimum=1
     )
 
+    @property
+    def mode(self) -> str:
+        """The update mode; that of the store where it was left to it."""
+        return UPDATE_MODES[self.store][0] if self.update_mode == "auto" else self.update_mode
+
+    @property
+    def pushes_gradients(self) -> bool:
+        """Whether the store and the update mode allow nothing but gradients, so that --local_steps is 0."""
+        return self.mode != "async"
+
     def check(self) -> None:
         super().check()
+        if self.mode not in UPDATE_MODES[self.store]:
+            allowed = ", ".join(UPDATE_MODES[self.store])
+            raise UserError(f"--update_mode={self.update_mode}: with --store={self.store} must be one of {allowed}")
+        if self.local_steps and self.pushes_gradients:
+            raise UserError(
+                f"--local_steps={self.local_steps}: must be 0 with --store={self.store} and --update_mode={self.mode}, "
+                "where updates are gradients; leave it out"
+            )
+        if self.mode in ("sync", "accumulate"):
+            raise UserError(f"--update_mode={self.mode}: this version has async alone")
         if not self.local_steps and self.averages != "own":
             raise UserError(
                 f"--averages={self.averages}: with --local_steps=0 one optimizer on the parameter servers serves all "
@@ -132,7 +168,9 @@ class SharingSettings(Fields):
 class ClusterSettings(Fields):
     """The cluster and its machines."""
 
-    num_ps: int = setting(1, "Parameter servers (command `local`).", minimum=1, maximum=64)
+    num_ps: int = setting(
+        1, "Parameter servers (command `local`); with --store=shared_memory there are none.", minimum=0, maximum=64
+    )
     num_workers: int = setting(2, "Workers (command `local`).", minimum=1, maximum=512)
     threads: int = setting(
         0,
@@ -188,6 +226,34 @@ class OutputSettings(Fields):
 @dataclasses.dataclass(frozen=True)
 class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings, NetworkSettings, TaskSettings):
     """The settings that every run has. An agent's settings extend it with its own."""
+
+    def check(self) -> None:
+        super().check()
+        if self.store == "shared_memory" and self.num_ps:
+            raise UserError(f"--num_ps={self.num_ps}: --store=shared_memory has no parameter servers; leave it out")
+        if self.store == "ps" and not self.num_ps:
+            raise UserError("--num_ps=0: --store=ps needs at least 1")
+        if self.store == "shared_memory":
+            raise UserError("--store=shared_memory: this version has ps alone")
+
+    @classmethod
+    def combine(cls: type[Self], base: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
+        """Settings that some were given of, and what these decide of the others, which otherwise are those of `base`.
+
+        Raises UserError where what was given does not go together.
+        """
+        values = {**base, **given}
+        store, mode = values.get("store", cls.store), values.get("update_mode", cls.update_mode)
+        decided: dict[str, Any] = {}
+        if store == "shared_memory":
+            decided = {"num_ps": 0}
+        elif not values.get("num_ps", 1):
+            decided = {"num_ps": cls.num_ps}
+        if mode not in ("auto", *UPDATE_MODES.get(store, ())):  # that of a store that the run was on before
+            decided["update_mode"] = mode = "auto"
+        if store == "shared_memory" or mode in ("sync", "accumulate"):
+            decided["local_steps"] = 0
+        return cls(**(values | decided | dict(given)))
 
 
 # Concerns that several agents have in common.

@@ -17,6 +17,7 @@ from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.run.progress import Progress
+from async_dqn.settings.config import ALONE
 from async_dqn.system import devices
 
 
@@ -26,7 +27,7 @@ def train(
     """See `async_dqn.train`."""
     if preset == "auto":
         preset = find(agent).default_preset(registry.resolve(env, settings.get("protocol", "classic")))
-    config = make_config(agent, preset, settings | {"env": env, "num_workers": 1, "num_ps": 1})
+    config = make_config(agent, preset, settings | {"env": env, **ALONE})
     run = RunDirectory(logdir or default_logdir(config.env, config.agent))
     run.check(resume=False)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))  # has no effect once TensorFlow has seen them

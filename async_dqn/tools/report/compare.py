@@ -17,7 +17,7 @@ from async_dqn.run.csv_log import last_rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_line
 from async_dqn.run.worker_table import as_number
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import ALONE, Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools.bench import machine
@@ -25,7 +25,7 @@ from async_dqn.tools.report import findings
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 
 _FILE = "compare.json"
-_BASELINE = ("baseline", "baseline", 1)  # kind, command, parameter servers
+_BASELINE = ("baseline", "baseline", ALONE)  # kind, command, settings
 
 
 class Trial(NamedTuple):
@@ -83,9 +83,9 @@ class Comparison:
         found = []
         for seed in range(self.config.seed, self.config.seed + self.num_seeds):
             for number in (0, *self.worker_counts):
-                kind, job, num_ps = (f"async-{number}", "local", self.config.num_ps) if number else _BASELINE
+                kind, job, size = (f"async-{number}", "local", {"num_workers": number}) if number else _BASELINE
                 name = f"{kind}-seed-{seed}"
-                config = dataclasses.replace(self.config, seed=seed, num_workers=max(1, number), num_ps=num_ps)
+                config = dataclasses.replace(self.config, **size | {"seed": seed})
                 found.append(Trial(name, job, config, RunDirectory(self.folder / "runs" / name)))
         return found
 
