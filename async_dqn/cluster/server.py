@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from async_dqn.base.errors import RunError
-from async_dqn.cluster import shared_memory
+from async_dqn.cluster import proxies, shared_memory
 from async_dqn.cluster.spec import ClusterSpec
 
 
@@ -29,6 +29,7 @@ def start_server(
     spec: ClusterSpec, job: str, task_index: int, config: tf.compat.v1.ConfigProto
 ) -> tf.distribute.Server:
     """Starts the gRPC server of one task. Raises RunError where its port cannot be had."""
+    proxies.bypass(spec)
     if job == "ps":
         shared_memory.serve()
     try:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from async_dqn.base.errors import UserError
+from async_dqn.cluster import proxies
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
@@ -94,6 +95,18 @@ def check_private_network(path: Path) -> Iterable[Result]:
     else:
         network.close()
         yield Result("ok", "local keeps its ports to itself")
+
+
+def check_proxy() -> Iterable[Result]:
+    """Whether a proxy is set that gRPC would use, and for what."""
+    found = proxies.found()
+    if not found:
+        yield Result("ok", "none is set")
+    elif found[1]:
+        remedy = "unset it, unless the hosts reach each other in no other way"
+        yield Result("warning", f"{found[0]}: hosts of a cluster are reached through it", remedy)
+    else:
+        yield Result("ok", f"{found[0]} is not used between the processes of a run")
 
 
 def check_cluster(lookups: Mapping[str, Future], here: Here, end: float) -> Iterable[Result]:

@@ -46,6 +46,7 @@ def run_doctor(
         ("disk", lambda: machine.check_disk(config, run, here.result(), resume=resume)),
         ("cores", lambda: machine.check_cores(config, here.result(), machine.usable_cores(), os.getloadavg()[0])),
         ("open files", lambda: machine.check_files(config, here.result(), files)),
+        ("proxy", cluster.check_proxy),
     ]
     if spec is None:
         checks.append(("private network", lambda: cluster.check_private_network(run.path)))

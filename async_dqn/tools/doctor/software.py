@@ -89,9 +89,10 @@ def probe_tensorflow(wants_gpus: bool, end: float, program: str | None = None) -
 def check_environment(config: Config) -> Iterable[Result]:
     """Whether environment, protocol and network go together, and what they are."""
     try:
-        from async_dqn.run import preflight
+        # By its full name: of two threads that import it and fail, both see why.
+        from async_dqn.run.preflight import resolve
 
-        spec = preflight.resolve(config)
+        spec = resolve(config)
     except (ImportError, UserError) as error:
         yield Result("failure", str(error), "give another --env or --network, or install what it needs")
         return

@@ -66,7 +66,7 @@ def test_every_line_of_a_whole_run_is_well_formed(tmp_path, config):
     output = io.StringIO()
     code = run_doctor(config, None, RunDirectory(tmp_path / "run"), deadline=120, output=output)
     *lines, summary = output.getvalue().splitlines()
-    things = ["packages", "TensorFlow", "GPU", "environment", "memory", "disk", "cores", "open files"]
+    things = ["packages", "TensorFlow", "GPU", "environment", "memory", "disk", "cores", "open files", "proxy"]
     assert [line[9 : 9 + len("private network")].strip() for line in lines] == [*things, "private network"]
     assert all((" -> " in line) != line.startswith("ok ") for line in lines)
     assert summary.endswith("failures: 0") and code == 0
