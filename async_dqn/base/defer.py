@@ -1,10 +1,14 @@
 """Packages that are imported when they are first used, so that commands without need of them start at once."""
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+_WITHOUT: dict[str, Sequence[str]] = {}  # of each deferred package
 
 
 class _Deferred(types.ModuleType):
@@ -14,14 +18,33 @@ class _Deferred(types.ModuleType):
         package = self.__name__
         if sys.modules.get(package) is self:
             del sys.modules[package]
-        module = importlib.import_module(package)
+        with _hidden(() if package in sys.modules else _WITHOUT[package]):
+            module = importlib.import_module(package)
         # What is there now is found at once from here on; what the package loads by itself later comes this way again.
         self.__dict__.update({key: value for key, value in vars(module).items() if not key.startswith("__")})
         return getattr(module, name)
 
 
-def defer(package: str) -> None:
-    """Has `import package` import it on first use, unless it is imported already or not installed."""
+@contextlib.contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+    """Those of the packages that are not imported yet seem not to be installed meanwhile; afterwards they are."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            if sys.modules.get(name, hidden) is None:
+                del sys.modules[name]
+
+
+def defer(package: str, without: Sequence[str] = ()) -> None:
+    """Has `import package` import it on first use, unless it is imported already or not installed.
+
+    Args:
+      without: packages that it would import if they are installed, and does well without.
+    """
+    _WITHOUT[package] = without
     spec = None if package in sys.modules else importlib.util.find_spec(package)
     if spec:
         deferred = _Deferred(package)

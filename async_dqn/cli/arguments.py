@@ -90,7 +90,6 @@ class Command:
     Attributes:
       logdir: what --logdir is for, as its help says it; empty: there is no such flag.
       operands: what it takes beside flags, as its usage says it; empty: nothing.
-      draws: whether it makes pictures.
     """
 
     help: str
@@ -100,7 +99,6 @@ class Command:
     joins_cluster: bool = False
     options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
     operands: str = ""
-    draws: bool = False
 
 
 def _define(values: flags.FlagValues, command: Command, agent: type[Agent]) -> None:

@@ -49,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
-    if sys.argv[1:2] not in ([name] for name, command in COMMANDS.items() if command.draws):
-        # Keras, which TensorFlow brings along, loads it wherever it is installed: time and memory for nothing.
-        sys.modules.setdefault("matplotlib", None)  # type: ignore[arg-type]
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a log on a full disk

@@ -176,7 +176,6 @@ COMMANDS = {
         _compare,
         logdir="Folder of the comparison [runs/ENV-compare-TIME].",
         trains=True,
-        draws=True,
         options=(
             ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
@@ -194,7 +193,6 @@ COMMANDS = {
         "Draw the learning curves of any runs in one picture.",
         _plot,
         operands="RUN [RUN ...]",
-        draws=True,
         options=(
             ("x", flags.EnumParser(["steps", "time"]), "steps", "What to draw over: steps, time (wall clock)."),
             ("smooth", Whole(), 100, "Games that the running mean is over."),
