@@ -1,6 +1,8 @@
 """Which environments there are: the Atari protocols, and any gymnasium id with discrete actions."""
 
 import difflib
+import importlib
+import importlib.metadata
 import re
 import warnings
 from dataclasses import replace
@@ -24,6 +26,7 @@ _ATARI_PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 _ATARI_FRAME_SKIP = 4
+_ATARI_ENTRY = "ale_py.env:AtariEnv"  # of an emulator among gymnasium's environments
 
 # An emulator is seeded by loading its ROM anew, which takes a tenth of a second, most of it for a table of blended
 # colours that nothing here reads. So its games share a seed until this many steps were played from it.
@@ -46,7 +49,7 @@ def resolve(id: str, protocol: str) -> EnvironmentSpec:
     # The suffixes are those of the ids that gymnasium had before v5.
     match = re.fullmatch(r"(?:ALE/)?(\w+?)((?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?)", id)
     game = _atari_games().get(match[1].replace("_", "").lower()) if match else None
-    if not match or not game:
+    if not match or not game or _is_of_gymnasium(id):
         return _resolve_gymnasium(id)
     if match[2] not in ("", "-v5"):
         raise UserError(f"--env={id}: is an old Atari id: use {game} and the protocol classic or machado")
@@ -134,19 +137,7 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
 
 
 def _resolve_gymnasium(id: str) -> EnvironmentSpec:
-    try:
-        environment = _make(id)
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        missing = one_line(error)
-        if "box2d" in missing.lower():
-            missing = 'pip install "async-dqn[box2d]"'
-        raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
-    except gymnasium.error.DeprecatedEnv as error:
-        raise UserError(f"--env={id}: is too old: {one_line(error)}") from error
-    except gymnasium.error.Error as error:
-        raise _unknown_environment(id) from error
-    except Exception as error:  # an id may name any module
-        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {one_line(error)}") from error
+    environment = _make_or_explain(id)
     actions, observations = environment.action_space, environment.observation_space
     assert environment.spec is not None  # as it was made by its id
     environment.close()
@@ -171,6 +162,29 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
     )
 
 
+def _make_or_explain(id: str) -> gymnasium.Env:
+    """Makes one environment. Raises UserError with its own reason where it cannot be made."""
+    module, _, name = id.rpartition(":")
+    is_looked_up = False
+    try:
+        if module:
+            importlib.import_module(module)  # here, so that an error in it is not taken for an id that is unknown
+        is_looked_up = True
+        return _make(id)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        missing = one_line(error)
+        if "box2d" in missing.lower():
+            missing = 'pip install "async-dqn[box2d]"'
+        raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
+    except gymnasium.error.DeprecatedEnv as error:
+        raise UserError(f"--env={id}: is too old: {one_line(error)}") from error
+    except (Exception, SystemExit) as error:  # an id may name any module
+        is_known = any(name in (known, known.rpartition("-v")[0]) for known in gymnasium.registry)
+        if isinstance(error, gymnasium.error.Error) and is_looked_up and not is_known:
+            raise _unknown_environment(id) from error
+        raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {one_line(error)}") from error
+
+
 def _make(id: str) -> gymnasium.Env:
     """Makes one gymnasium environment, without its own time limit and without a word on the terminal."""
     with warnings.catch_warnings():
@@ -187,14 +201,32 @@ def _atari_games() -> dict[str, str]:
     }
 
 
+def _is_of_gymnasium(id: str) -> bool:
+    """Whether this very id is registered, and not as an Atari game: Blackjack-v1."""
+    return id in gymnasium.registry and gymnasium.registry[id].entry_point != _ATARI_ENTRY
+
+
 def _unknown_protocol(protocol: str) -> UserError:
     return UserError(f"--protocol={protocol} is unknown: use {' or '.join(_ATARI_PROTOCOLS)}")
 
 
 def _unknown_environment(id: str) -> UserError:
-    others = [name for name, spec in gymnasium.registry.items() if spec.entry_point != "ale_py.env:AtariEnv"]
+    others = [name for name, spec in gymnasium.registry.items() if spec.entry_point != _ATARI_ENTRY]
     names = {name.lower(): name for name in [*_atari_games().values(), *others]}
     close = [names[name] for name in difflib.get_close_matches(id.lower().removeprefix("ale/"), names)]
+    close += [f"{module}:{id}" for module in _modules_like(id)]
     hint = f", did you mean {' or '.join(close)}?" if close else ";"
-    allowed = "use an Atari game such as pong or a gymnasium id such as CartPole-v1"
+    allowed = (
+        "use an Atari game such as pong, a gymnasium id such as CartPole-v1, or MODULE:ID where it is importing MODULE "
+        "that registers ID"
+    )
     return UserError(f"--env={id} is unknown{hint} {allowed}")
+
+
+def _modules_like(id: str) -> list[str]:
+    """Installed modules whose name begins as the id does: minigrid for MiniGrid-Empty-5x5-v0."""
+    match = re.match("[a-z]{4,}", id.lower())
+    if not match:
+        return []
+    names = importlib.metadata.packages_distributions()
+    return sorted(name for name in names if name.lower().startswith(match[0]) and name.isidentifier())[:2]

@@ -23,7 +23,7 @@ ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  #
 class TaskSettings(Fields):
     """What is learned, and how long."""
 
-    env: str = setting("pong", "pong, breakout, ..., ALE/Pong-v5, or any gymnasium id with discrete actions.")
+    env: str = setting("pong", "pong, ..., ALE/Pong-v5, any gymnasium id with discrete actions, or module:ID.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
     protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
     total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1, maximum=10**12)

@@ -170,6 +170,14 @@ def test_a_gymnasium_environment():
     assert registry.resolve(spec.id, spec.protocol) == spec
 
 
+def test_an_exact_id_of_gymnasium_is_no_atari_game(monkeypatch):
+    spec = gymnasium.envs.registration.EnvSpec("Blackjack-v7", "faulty_environments:Plain")
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    found = registry.resolve("Blackjack-v7", "classic")
+    assert (found.id, found.is_atari) == ("Blackjack-v7", False)
+    assert registry.resolve("blackjack", "classic").id == "ALE/Blackjack-v5"
+
+
 @pytest.mark.parametrize(
     "id, protocol, words",
     [
@@ -191,9 +199,19 @@ def test_a_gymnasium_environment():
         ("FrozenLake-v1", "classic", ["=FrozenLake-v1", "Discrete(16)", "only Box"]),
         ("LunarLander-v2", "classic", ["=LunarLander-v2", "LunarLander-v3"]),
         ("no_such_module:Env-v0", "classic", ["=no_such_module:Env-v0", "missing", "no_such_module"]),
+        ("faulty_environments:Nothing-v0", "classic", ["=faulty_environments:Nothing-v0", "unknown", "MODULE:ID"]),
+        ("faulty_environments:Faulty/Needy-v0", "classic", ["cannot be made: Error: no licence key in LICENCE_KEY"]),
+        ("environment_that_exits:Any-v0", "classic", ["cannot be made: SystemExit: 3"]),
+        ("environment_that_registers_badly:Any-v0", "classic", ["cannot be made: Error: gymnasium is too old for me"]),
+        ("hypothesis-Empty-v0", "classic", ["=hypothesis-Empty-v0 is unknown", "hypothesis:hypothesis-Empty-v0"]),
     ],
 )
-def test_bad_input_ends_in_one_clear_line(id, protocol, words):
+def test_bad_input_ends_in_one_clear_line(id, protocol, words, tmp_path, monkeypatch):
+    (tmp_path / "environment_that_exits.py").write_text("raise SystemExit(3)")
+    (tmp_path / "environment_that_registers_badly.py").write_text(
+        "import gymnasium\nraise gymnasium.error.Error('gymnasium is too old for me')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError) as caught:
         registry.resolve(id, protocol)
     message = str(caught.value)

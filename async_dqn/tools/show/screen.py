@@ -68,7 +68,10 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
 
 
 def _make(spec: EnvironmentSpec) -> gymnasium.Env:
-    return gymnasium.make(spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True)
+    try:
+        return gymnasium.make(spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True)
+    except Exception as error:  # without pictures it could be made
+        raise UserError(f"{spec.id} cannot be drawn; with render_mode=rgb_array: {one_line(error)}") from error
 
 
 def _render(environment: SyncVectorEnv) -> np.ndarray:
