@@ -4,6 +4,7 @@ Shapes use N for environments, B for a minibatch, S for stacked frames and `...`
 (84, 84 on Atari, the vector elsewhere).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,11 +32,28 @@ class Episode(NamedTuple):
     length: int  # agent steps
 
 
+class BadValue(NamedTuple):
+    """A value from an environment that nothing can be learned from: NaN, infinite, or beyond float32."""
+
+    environment: int
+    step: int  # of its game; 0: its first observation
+    field: str  # "reward", "observation[3]"
+    value: float
+
+    def described(self, env: str) -> str:
+        """What is bad and where, for people; `env` is the id of the environment."""
+        where = f"at step {self.step} of its game" if self.step else "at the start of a game"
+        return f"{env}, environment {self.environment}: {self.field} is {self.value} {where}"
+
+
 class StepResult(NamedTuple):
     """What one step of N environments gives.
 
     `next_observation` is the s_t of this transition; `observation` is what to act on next. They differ only where
     an episode ended, where `observation` is already the first one of the next episode.
+
+    A step with a bad value is none: its game ended before it, at what was acted on, which stands in
+    `next_observation` again; its reward is 0, it is neither terminated nor truncated, and nothing may learn from it.
     """
 
     observation: np.ndarray  # [N, ...]
@@ -44,3 +62,14 @@ class StepResult(NamedTuple):
     terminated: np.ndarray  # [N] bool; ends the training episode, no bootstrap
     truncated: np.ndarray  # [N] bool; ends the training episode, bootstraps
     episodes: list[Episode]  # whole games that ended with this step
+    bad_values: Sequence[BadValue] = ()  # one at most of each environment and step
+
+    def spoilt(self) -> np.ndarray:
+        """The environments, in rising order, whose step had a bad value."""
+        return np.array([bad.environment for bad in self.bad_values if bad.step], np.int64)
+
+    def first(self) -> np.ndarray:
+        """[N] bool, whether `observation` begins an episode."""
+        first = self.terminated | self.truncated
+        first[self.spoilt()] = True
+        return first

@@ -45,8 +45,11 @@ class Experience(Protocol):
     def draw(self, rng: np.random.Generator) -> None:
         """Writes the next minibatch to `batch`; one less is due."""
 
-    def truncate(self) -> None:
-        """The environments start anew: what comes next follows from nothing."""
+    def truncate(self, envs: np.ndarray | None = None) -> None:
+        """The environments, or these, start anew: what comes next follows from nothing.
+
+        Nothing is learned from their newest step: their games ended where it was taken.
+        """
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and plain values to go on from, those of `ring` aside."""
@@ -86,8 +89,8 @@ class ReplayExperience:
         self._owed_steps -= self._train_period
         self._replay.sample(len(self.batch.a_tm1), rng, self.batch)
 
-    def truncate(self) -> None:
-        self._replay.truncate()
+    def truncate(self, envs: np.ndarray | None = None) -> None:
+        self._replay.truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {}, {"owed_steps": self._owed_steps}

@@ -85,8 +85,9 @@ class ReplayLog:
 
     def append(self) -> None:
         """Has a segment written if it is time for one; to be called after every step. Never waits, never raises."""
-        while len(self._waiting) < _MAX_WAITING and self._num_new() >= self._segment_slots:
-            self._take()
+        settled = np.maximum(self._replay.added - _CHANGED_BY_TRUNCATE, self._taken)
+        while len(self._waiting) < _MAX_WAITING and (settled - self._taken).sum() >= self._segment_slots:
+            self._take(settled)
 
     def flush(self, deadline: float) -> bool:
         """Writes all that is not saved yet, as fast as it can. Gives up after `deadline` seconds or at a failure.
@@ -104,7 +105,7 @@ class ReplayLog:
         try:
             while self._waiting or self._num_new():
                 while len(self._waiting) < _MAX_WAITING and self._num_new():
-                    self._take()
+                    self._take(self._replay.added)
                 with self._changed:
                     left = end - time.monotonic()
                     self._changed.wait_for(lambda: has_room() or self._failures > failures, timeout=left)
@@ -124,8 +125,8 @@ class ReplayLog:
     def _num_new(self) -> int:
         return int((self._replay.added - self._taken).sum())
 
-    def _take(self) -> None:
-        """Copies out up to a segment of new slots, from each environment in proportion to what it has."""
+    def _take(self, end: np.ndarray) -> None:
+        """Copies out up to a segment of new slots before `end` [N], from each environment in proportion."""
         added, size = self._replay.added, self._replay.slots_per_env
         if (self._taken < added - size).any():  # slots were overwritten that had not been copied
             if self._previous == _NONE:
@@ -134,7 +135,7 @@ class ReplayLog:
                 # Who fell behind once may do so again: half a ring ahead is a start that is not lost at once.
                 oldest, self._previous = added - size // 2, _NONE
             self._taken = np.maximum(self._taken, oldest)
-        new = added - self._taken
+        new = np.maximum(end - self._taken, 0)
         total = int(new.sum())
         stop, slots = self._replay.read(self._taken, self._taken - (-new * min(total, self._segment_slots) // total))
         path = replay_segments.path_of(self._directory, self._next_number)

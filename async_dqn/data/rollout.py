@@ -28,6 +28,8 @@ class RolloutExperience:
     """Minibatches of rollouts: each rollout is prepared once, then gone through `epochs` times in random order.
 
     Where a minibatch is the whole rollout, it has the steps in order, time before environment.
+    A step that `truncate` takes back keeps its place in the rollout, with a reward of 0, and is never drawn; then
+    there is no such order.
 
     Args:
       num_envs: N.
@@ -61,6 +63,7 @@ class RolloutExperience:
         self._action = np.zeros(shape, np.int32)
         self._reward = np.zeros(shape, np.float32)
         self._terminated, self._truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        self._void = np.zeros(shape, bool)  # taken back
         outputs = evaluate(self._stacked[0])
         self._outputs = {name: np.zeros((*shape, *one.shape[1:]), one.dtype) for name, one in outputs.items()}
         self._length = 0  # steps in it
@@ -80,7 +83,7 @@ class RolloutExperience:
             self._begin()
         t = self._length
         self._stacked[t], self._action[t], self._reward[t] = step.stacked, step.action, step.reward
-        self._terminated[t], self._truncated[t] = step.terminated, step.truncated
+        self._terminated[t], self._truncated[t], self._void[t] = step.terminated, step.truncated, False
         for name, one in self._outputs.items():
             one[t] = step.outputs[name]
         self._last[:, :-1], self._last[:, -1] = step.stacked[:, 1:], step.next_observation
@@ -100,7 +103,7 @@ class RolloutExperience:
         if self._prepared is None:
             self._following = self._following or self._next_outputs()
             self._prepared = self._prepare(self._rollout(self._following))
-        if self._per_epoch == 1:  # the sums over all steps are the same in any order
+        if self._per_epoch == 1 and not self._void.any():  # the sums over all steps are the same in any order
             for column, values in zip(self.batch, self._prepared, strict=True):
                 np.copyto(column, values)
         else:
@@ -110,7 +113,7 @@ class RolloutExperience:
     def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
         if place == 0:
-            self._order = rng.permutation(self._action.size)
+            self._order = rng.permutation(np.flatnonzero(~self._void))
         size = len(self.batch[0])
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
         for column, values in zip(self.batch, self._prepared, strict=True):
@@ -132,8 +135,19 @@ class RolloutExperience:
             following[name][times, envs] = found[name]
         return following
 
-    def truncate(self) -> None:
-        self._begin()
+    def truncate(self, envs: np.ndarray | None = None) -> None:
+        if envs is None:
+            self._begin()
+            return
+        t = self._length - 1
+        self._void[t, envs], self._reward[t, envs] = True, 0
+        self._terminated[t, envs], self._truncated[t, envs] = False, True
+        for n in map(int, envs):
+            self._cut[t, n] = self._stacked[t, n].copy()
+            if t and not self._terminated[t - 1, n] and not self._truncated[t - 1, n]:
+                self._truncated[t - 1, n], self._cut[t - 1, n] = True, self._cut[t, n]
+        if self._void[: self._length].all():  # there is nothing to draw
+            self._begin()
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         length = self._length
@@ -163,7 +177,7 @@ class RolloutExperience:
         self._drawn = int(values["drawn"]) if length == len(self._action) else 0
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        named = ("stacked", "action", "reward", "terminated", "truncated")
+        named = ("stacked", "action", "reward", "terminated", "truncated", "void")
         arrays = {f"rollout/{name}": getattr(self, f"_{name}") for name in named}
         return arrays | {f"rollout/outputs/{name}": one for name, one in self._outputs.items()}
 
@@ -173,3 +187,4 @@ class RolloutExperience:
         assert self.due() >= 0, "more was drawn than is due"
         cut = {(int(t), int(n)) for t, n in np.argwhere(self._truncated[: self._length])}
         assert cut == self._cut.keys(), "a truncated step lacks what it led to"
+        assert not (self._void & ~self._truncated)[: self._length].any(), "an episode goes on after a void step"

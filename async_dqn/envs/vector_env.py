@@ -1,5 +1,6 @@
 """N environments in lock-step that start over by themselves, and can go back to where they once stood."""
 
+import collections
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +9,14 @@ from typing import Any
 import numpy as np
 
 from async_dqn.base import types
+from async_dqn.base.errors import RunFailed
 
 # Multiples of it, 2^30 over the golden ratio, lie far apart modulo 2^30, and so do the seeds of an environment.
 _SEED_STRIDE = 663_608_941
+
+# Bad values end the run where more than `_MOST_BAD` came in the last `_WINDOW` agent steps, or one after the other.
+_WINDOW, _MOST_BAD, _MOST_RESETS = 1_000, 50, 10
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,9 @@ class VectorEnv:
     The games that an environment plays from one seed are a series. It ends with the first game over after
     `steps_per_seed` steps; with 0, every game has a seed of its own. What a series does depends on its seed and its
     actions alone, so these two are all that is saved.
+
+    Rewards and observations are checked where they come in: see `types.BadValue` and `types.StepResult`. Too many bad
+    ones raise RunFailed.
     """
 
     def __init__(
@@ -67,6 +76,9 @@ class VectorEnv:
         self._observation = np.zeros((num_envs, *spec.observation_shape), spec.observation_dtype)
         self._each = np.arange(num_envs)
         self._sent: np.ndarray | None = None  # actions under way
+        self._bad: list[types.BadValue] = []  # since the last step
+        self._num_steps = 0  # agent steps
+        self._bad_at: collections.deque[int] = collections.deque(maxlen=_MOST_BAD + 1)  # of them
         self._series = np.full(num_envs, -1)
         self._series_steps = np.zeros(num_envs, np.int64)
         self._actions = np.zeros((num_envs, 1024), np.min_scalar_type(spec.num_actions - 1))  # of the series
@@ -102,27 +114,35 @@ class VectorEnv:
         next_observation, reward, game_over, cut, info = stepped
         next_observation = self._canonical(next_observation)
         self._record(actions)
-        self._returns += reward
         self._lengths += 1
+        self._num_steps += self.num_envs
+        spoilt = self._find_bad(next_observation, reward, self._each)
+        if spoilt.any():
+            next_observation, reward = next_observation.copy(), np.where(spoilt, 0, reward)
+            next_observation[spoilt] = self._observation[spoilt]
+            game_over, cut = game_over & ~spoilt, cut & ~spoilt
+        self._returns += reward
 
         terminated = game_over
         if self._life_ends_episode:
             terminated = game_over | ((info["lives"] > 0) & (info["lives"] < self._lives))
-        cut = cut | (self._lengths >= self._max_length)
+        cut = cut | ((self._lengths >= self._max_length) & ~spoilt)
         ended = game_over | cut
-        self._lives = info.get("lives", self._lives)
+        self._lives = self._lives_in(info)
         observation, episodes = next_observation, []
-        if ended.any():
+        if ended.any() or spoilt.any():
             episodes = [
                 types.Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)
             ]
+            ended |= spoilt
             seeded = ended & (self._series_steps >= self._steps_per_seed)
             self._series += seeded
             observation = self._start(ended, seeded)
         else:
             self._observation[:] = observation
+        bad, self._bad = self._bad, []
         return types.StepResult(
-            observation, next_observation, reward.astype(np.float32), terminated, cut & ~terminated, episodes
+            observation, next_observation, reward.astype(np.float32), terminated, cut & ~terminated, episodes, bad
         )
 
     def step(self, actions: np.ndarray) -> types.StepResult:
@@ -179,6 +199,8 @@ class VectorEnv:
                 f"{self.spec.id} is not deterministic, or its version is another: the same seeds and actions led to "
                 f"other {', '.join(differing)}"
             )
+        self._bad = []  # which were told when they came first
+        self._bad_at.clear()
         return observation
 
     def close(self) -> None:
@@ -188,17 +210,59 @@ class VectorEnv:
 
     def _start(self, mask: np.ndarray, seeded: np.ndarray) -> np.ndarray:
         """Starts a game where `mask` says, and with it the series where `seeded` says; gives all observations."""
+        self._returns[mask] = self._lengths[mask] = 0
+        self._series_steps[seeded] = 0
+        observation = self._reset(mask, seeded)
+        for _ in range(_MOST_RESETS):
+            bad = self._find_bad(observation, np.zeros(self.num_envs), np.flatnonzero(mask))
+            if not bad.any():
+                break
+            observation = self._reset(bad, np.zeros_like(bad))
+        else:
+            raise RunFailed(f"{self._bad[-1].described(self.spec.id)}, {_MOST_RESETS} times in a row")
+        self._observation[:] = observation
+        return observation
+
+    def _reset(self, mask: np.ndarray, seeded: np.ndarray) -> np.ndarray:
         seeds = (self._seed + self._each + self._series * _SEED_STRIDE) % 2**30
         seed: Any = np.where(seeded, seeds, -1)[mask]
         if not self.spec.is_atari:  # gymnasium wants one for each, and another sign for none
             seed = [int(one) if new else None for one, new in zip(seeds, seeded, strict=True)]
         observation, info = self._environments.reset(seed=seed, options={"reset_mask": mask})
-        self._lives = info.get("lives", self._lives)
-        self._returns[mask] = self._lengths[mask] = 0
-        self._series_steps[seeded] = 0
-        observation = self._canonical(observation)
-        self._observation[:] = observation
-        return observation
+        self._lives = self._lives_in(info)
+        return self._canonical(observation)
+
+    def _lives_in(self, info: Mapping[str, Any]) -> np.ndarray:
+        # Other environments may mean something else by the name.
+        return info["lives"] if self.spec.is_atari else self._lives
+
+    def _find_bad(self, observation: np.ndarray, reward: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
+        """Notes bad values of the environments `looked_at`; gives [N] bool, which of them have one.
+
+        Raises:
+          RunFailed: these are too many.
+        """
+        spoilt = ~(np.abs(reward) <= _LARGEST)  # also where it is NaN
+        has_floats = observation.dtype.kind == "f"
+        if not spoilt.any() and not (has_floats and not np.isfinite(observation).all()):
+            return spoilt
+        for i in looked_at:
+            found = None
+            if spoilt[i]:
+                found = "reward", float(reward[i])
+            elif not (finite := np.isfinite(observation[i])).all():
+                place = tuple(map(int, np.argwhere(~finite)[0]))
+                found = f"observation[{', '.join(map(str, place))}]", float(observation[i][place])
+            if found:
+                spoilt[i] = True
+                self._bad.append(types.BadValue(int(i), int(self._lengths[i]), *found))
+                self._bad_at.append(self._num_steps)
+        if len(self._bad_at) > _MOST_BAD and self._num_steps - self._bad_at[0] < _WINDOW:
+            raise RunFailed(
+                f"{self._bad[-1].described(self.spec.id)}, and so it was in more than {_MOST_BAD} of the last "
+                f"{_WINDOW:,} steps; from such data nothing can be learned"
+            )
+        return spoilt
 
     def _record(self, actions: np.ndarray) -> None:
         if self._series_steps.max() == self._actions.shape[1]:

@@ -77,8 +77,11 @@ class ActorLearner:
             result.next_observation,
         )
         self.experience.add(step, num_steps)
+        self._learner.largest_reward = float(np.maximum(self._learner.largest_reward, np.abs(rewards).max()))
+        if result.bad_values:
+            self.experience.truncate(result.spoilt())
         self._observation = result.observation
-        self._stacked = self._frame_stack.push(result.observation, result.terminated | result.truncated)
+        self._stacked = self._frame_stack.push(result.observation, result.first())
 
     def learn(self) -> None:
         """Computes the minibatches that are due."""

@@ -257,6 +257,7 @@ class Chief:
             "staleness_max": counters.staleness_max,
             "updates_dropped": counters.dropped,
             "nonfinite": counters.nonfinite,
+            "bad_values": counters.bad_values,
             "num_ps": self._config.num_ps,
             "num_workers": self._config.num_workers,
             "worker_restarts": faults["restarts_before"] + faults["restarts"],
@@ -289,7 +290,7 @@ class Chief:
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else round(value, 4)
+    return round(value, 4) if math.isfinite(value) else None
 
 
 def _boot_id() -> str:

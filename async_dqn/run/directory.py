@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import platform
 import re
@@ -235,8 +236,8 @@ class RunDirectory:
             )
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Writes summary.json."""
-        write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+        """Writes summary.json, for which infinity and NaN are null."""
+        write_atomically(self.summary, json.dumps(_finite(summary), indent=2, allow_nan=False).encode() + b"\n")
 
 
 def _upgraded(described: dict[str, Any]) -> dict[str, Any]:
@@ -248,6 +249,15 @@ def _upgraded(described: dict[str, Any]) -> dict[str, Any]:
     if number == 1 and settings.get("averages") == "auto":  # which there is no longer
         del settings["averages"]
     return settings
+
+
+def _finite(value: Any) -> Any:
+    """The same with None in place of what JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -9,7 +11,9 @@ from async_dqn.agents.base import Agent
 from async_dqn.data.experience import Experience
 from async_dqn.nn.aligned import as_tensor
 from async_dqn.nn.losses import clip_together
-from async_dqn.store.client import ParameterClient
+from async_dqn.store.client import OPTIMIZER, ParameterClient
+
+_LARGE = 1e18  # the square of more comes near the end of float32
 
 
 class Learner:
@@ -36,6 +40,7 @@ class Learner:
         self._max_gradient_norm = max_gradient_norm
         self._rng = rng
         self.has_learned = False
+        self.largest_reward = 0.0  # that came in, whatever its sign
         self._tensors = type(experience.batch)(*map(as_tensor, experience.batch))
         self._names: list[str] = []
         self._step = self._make_step()
@@ -103,7 +108,7 @@ class Learner:
             self._count += 1
             client.after_minibatch()
         else:
-            client.reject_minibatch()
+            client.reject_minibatch(_cause(self._experience.batch, self.largest_reward))
         enter("experience")
 
     def take_statistics(self) -> dict[str, float]:
@@ -111,3 +116,18 @@ class Learner:
         means = self._sums / self._count if self._count else np.full(len(self._names), np.nan)
         self._sums, self._count = np.zeros(len(self._names)), 0
         return dict(zip(self._names, means.tolist(), strict=True))
+
+
+def _cause(batch: Any, largest_reward: float) -> str:
+    """Why the loss of this minibatch may not be finite: its data, or else the optimizer.
+
+    Only what came from environments says so: returns and advantages are large too where a network has diverged.
+    """
+    sizes = {"a reward": largest_reward}
+    for name, column in zip(batch._fields, batch, strict=True):
+        if column.dtype.kind == "f" and (name == "r_t" or column.ndim > 2):  # stacked observations [B, S, ...]
+            sizes["a reward" if name == "r_t" else "an observation"] = float(np.abs(column).max())
+    for name, size in sizes.items():
+        if not size <= _LARGE:  # or NaN
+            return f"the data are the cause ({name} of size {size:.3g}), not the optimizer: scale them down"
+    return OPTIMIZER

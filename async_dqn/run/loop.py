@@ -1,10 +1,10 @@
 """The loop of an actor-learner: a generator of steps, which trackers consume."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
-from async_dqn.base.types import Episode
+from async_dqn.base.types import BadValue, Episode
 from async_dqn.envs.vector_env import VectorEnv
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.store.client import ParameterClient
@@ -13,10 +13,11 @@ _WAIT = 0.02  # seconds between two questions whether others have given steps ba
 
 
 class Tick(NamedTuple):
-    """One step of all environments: how many agent steps it counted for, and the games that ended with it."""
+    """One step of all environments: how many agent steps it counted for, the games that ended with it, bad values."""
 
     num_steps: int
     episodes: list[Episode]
+    bad_values: Sequence[BadValue] = ()
 
 
 def run_loop(
@@ -60,8 +61,9 @@ def run_loop(
                     result = env.receive()
                     enter("experience")
                     actor_learner.observe(actions, result, num_steps)
-                    client.count(env_steps=num_steps)
-                    tick = Tick(num_steps, [episode for episode in result.episodes if episode.environment < num_steps])
+                    client.count(env_steps=num_steps, bad_values=len(result.bad_values))
+                    episodes = [episode for episode in result.episodes if episode.environment < num_steps]
+                    tick = Tick(num_steps, episodes, result.bad_values)
                 if not overlap_steps:
                     actor_learner.learn()
             except Exception as error:  # the step and its games were taken, so the caller hears of them first

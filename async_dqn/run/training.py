@@ -7,6 +7,7 @@ from collections.abc import Callable
 from async_dqn.agents.base import Agent
 from async_dqn.envs import registry
 from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import make_seeds
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.loop import run_loop
@@ -49,6 +50,7 @@ class Training:
         self._env = registry.make_vector_env(agent.spec, config.envs_per_worker, seed, num_threads)
         self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
+        self._bad_values = BadValues(agent.spec.id, say)
         gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
 
     def run(self, tick: Callable[[], None], should_stop: threading.Event) -> None:
@@ -63,6 +65,7 @@ class Training:
         try:
             for step in ticks:
                 self._metrics.consume(step)
+                self._bad_values.take(step.bad_values)
                 tick()
                 self._snapshots.tick(self._metrics.totals)
                 if should_stop.is_set():

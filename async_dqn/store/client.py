@@ -16,6 +16,9 @@ from async_dqn.base.errors import RunFailed
 from async_dqn.store.base import Counters, EpisodeReport, ParameterStore
 from async_dqn.store.local import LocalParameterStore
 
+# Why losses and updates are usually not finite.
+OPTIMIZER = "the optimizer is the cause, not the data: a lower --learning_rate or a --max_gradient_norm may help"
+
 
 class ParameterClient:
     """What all clients share: the local copy and the counts.
@@ -68,23 +71,25 @@ class ParameterClient:
         self._in_a_row["minibatches"] = 0
         self._count_minibatch()
 
-    def reject_minibatch(self) -> None:
+    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
         """Counts a minibatch whose loss or gradient was not finite, and that was not consumed.
+
+        Args:
+          cause: what is to be said of it.
 
         Raises:
           RunFailed: it is one too many in a row.
         """
         self._count_minibatch()
-        self._count_nonfinite("minibatches")
+        self._count_nonfinite("minibatches", cause)
 
-    def _count_nonfinite(self, what: str) -> None:
+    def _count_nonfinite(self, what: str, cause: str) -> None:
         self.count(nonfinite=1)
         self._in_a_row[what] += 1
         if self._in_a_row[what] >= self._max_nonfinite:
             raise RunFailed(
                 f"{self._in_a_row[what]} {what} in a row gave a loss, gradient or update that is not finite, and none "
-                "of them was applied; a lower --learning_rate or a --max_gradient_norm may help, and --resume goes on "
-                "from the last checkpoint"
+                f"of them was applied; {cause}; --resume goes on from the last checkpoint"
             )
 
     def finish(self) -> None:
@@ -172,8 +177,8 @@ class DirectClient(ParameterClient):
         self.stalenesses.append(0)
         self.report()
 
-    def reject_minibatch(self) -> None:
-        super().reject_minibatch()
+    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
+        super().reject_minibatch(cause)
         self.report()
 
     def finish(self) -> None:

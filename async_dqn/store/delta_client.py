@@ -11,6 +11,7 @@ import tensorflow as tf
 from async_dqn.nn.aligned import as_tensor, is_aligned
 from async_dqn.nn.module import Module
 from async_dqn.store.base import ParameterStore
+from async_dqn.store.client import OPTIMIZER
 from async_dqn.store.round_trip import RoundTripClient
 
 
@@ -90,13 +91,13 @@ class DeltaClient(RoundTripClient):
         if self._since_push >= self._local_steps:
             self._push(pull=True)
 
-    def reject_minibatch(self) -> None:
+    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
         if not all(np.isfinite(variable.numpy()).all() for variable in self.online.values()):
             for name, variable in self.online.items():  # else no loss on it will ever be finite
                 variable.assign(self._base[name])
             self._reset_slots()
             self._since_push = 0
-        super().reject_minibatch()
+        super().reject_minibatch(cause)
 
     def _reset_slots(self) -> None:
         """After an optimizer overflowed: its averages are spoilt as well."""
@@ -111,7 +112,7 @@ class DeltaClient(RoundTripClient):
             self._in_a_row["updates"] = 0
         else:
             self._reset_slots()
-            self._count_nonfinite("updates")
+            self._count_nonfinite("updates", OPTIMIZER)
         named = zip((module.name for module in self.modules), deltas, strict=True)
         values = {name: np.asarray(delta) for name, delta in named} if is_finite else None  # `numpy()` would copy
         self._start_round_trip(values, pull=pull)

@@ -11,6 +11,7 @@ from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError
 from async_dqn.base.files import write_atomically
 from async_dqn.envs import registry
+from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds
@@ -178,6 +179,7 @@ def _play(
     env = registry.make_vector_env(agent.spec, num_envs, seed)
     returns: list[float] = []
     played = np.zeros(num_envs, int)
+    bad_values = BadValues(agent.spec.id, progress.say)
     with contextlib.closing(env):
         observation = env.reset()
         while len(returns) < games and not (show and show.is_closed):
@@ -189,7 +191,8 @@ def _play(
             if show:
                 show.step(agent.values(outputs)[0], int(actions[0]))
             result = env.step(actions)
-            player.reset(result.terminated | result.truncated)
+            player.reset(result.first())
+            bad_values.take(result.bad_values)
             observation = result.observation
             for episode in result.episodes:
                 if played[episode.environment] < shares[episode.environment]:

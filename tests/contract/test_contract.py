@@ -202,3 +202,22 @@ def test_minibatches_that_are_not_finite_are_counted_and_not_applied(agent_name,
     for name, value in parts.client.slots().items():
         np.testing.assert_array_equal(value, slots[name], err_msg=name)
     assert np.isnan(parts.actor_learner.metrics()["loss"])
+
+
+@EVERY_AGENT
+@EVERY_WAY
+def test_bad_values_of_an_environment_are_kept_out_of_what_is_learned(agent_name, way):
+    parts = Parts(agent_name, way, env="faulty_environments:Faulty/SeventhNan-v0", total_steps=403)
+    parts.begin()
+    rewards = []
+    for tick in parts.steps():
+        rewards += [episode.episode_return for episode in tick.episodes]
+        for column in parts.actor_learner.experience.batch if parts.client.own_minibatches else ():
+            assert np.isfinite(column).all()
+    parts.client.finish()
+    counters = parts.store.pull().counters
+    assert counters.env_steps == 403 and counters.bad_values >= 4
+    assert counters.nonfinite == 0 and counters.updates > 20
+    assert np.isfinite(rewards).all() and len(rewards) > 4
+    for name, value in parts.store.state().items():
+        assert np.isfinite(value).all(), name

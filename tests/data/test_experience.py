@@ -24,7 +24,7 @@ class Game:
         self.experience = ReplayExperience(replay, batch_size=5, train_period=train_period, warmup_steps=warmup_steps)
         self._number = 0
 
-    def add(self, num_steps=None):
+    def add(self, num_steps=None, spoilt=()):
         observation, following = (np.full((self.num_envs, 1), self._number + one, np.float32) for one in (0, 1))
         zeros = np.zeros(self.num_envs)
         step = Step(
@@ -38,6 +38,8 @@ class Game:
             next_observation=following,
         )
         self.experience.add(step, self.num_envs if num_steps is None else num_steps)
+        if len(spoilt):
+            self.experience.truncate(np.array(spoilt))
         self._number += 1
 
 
@@ -94,3 +96,16 @@ def test_no_transition_leads_from_before_a_new_beginning_to_after_it():
     batch = ring.gather(env, index, ring.make_batch(len(env)))
     assert (batch.s_t - batch.s_tm1 == 1).all()
     ring.check_valid()
+
+
+def test_a_spoilt_step_is_never_drawn_and_the_game_ends_where_it_was_taken():
+    game = Game(num_envs=2)
+    for number in range(8):
+        game.add(spoilt=[1] if number == 4 else ())
+    ring = game.experience.ring
+    ring.check_valid()
+    env, index = ring.valid_starts()
+    batch = ring.gather(env, index, ring.make_batch(len(env)))
+    found = [(int(e), float(s[0, 0]), float(t[0, 0])) for e, s, t in zip(env, batch.s_tm1, batch.s_t, strict=True)]
+    assert found == [(e, s, s + 1) for e in (0, 1) for s in range(7) if (e, s) != (1, 4)]
+    assert (batch.discount_t > 0).all()  # the game was cut short, it did not terminate

@@ -235,3 +235,49 @@ def test_a_rollout_that_goes_on_longer_is_learned_from_whole():
         longer.add()
     assert longer.experience.due() == 3 * 4 * 2 / 4  # epochs x steps / batch size
     assert sorted(step for batch in longer.draw_all() for step in batch.step) == sorted([*range(8)] * 3)
+
+
+def spoil(game, envs):
+    """The newest step of these environments is taken back, which begin another game."""
+    game.experience.truncate(np.array(envs))
+    game.experience.check_valid()
+
+
+def test_a_step_that_is_taken_back_is_never_drawn_and_its_game_ends_where_it_was_taken():
+    game = Game(num_envs=2, length=4, batch_size=4, epochs=2)
+    game.add()
+    game.add()
+    game.add(truncated=[0])  # so that the game makes a new episode; the step itself is taken back
+    spoil(game, [0])
+    game.add()
+    batches = game.draw_all()
+    assert len(batches) == 2 * 8 / 4  # as many as ever
+    drawn = np.concatenate([batch.step for batch in batches]).tolist()
+    assert set(drawn) == {*range(8)} - {2 * 2}
+    columns = Batch(*map(np.concatenate, zip(*batches, strict=True)))
+    of_step = dict(zip(columns.step.tolist(), columns.next_value.tolist(), strict=True))
+    assert of_step[2 * 1] == 101 + 102  # bootstrapped from what the bad step was taken at
+    assert of_step[2 * 3] == 200 + 201
+    assert [of_step[2 * t + 1] for t in range(4)] == [100 + 101, 101 + 102, 102 + 103, 103 + 104]
+
+
+def test_a_rollout_of_which_nothing_is_left_begins_anew():
+    game = Game(num_envs=1, length=2, batch_size=2)
+    game.add(truncated=[0])
+    spoil(game, [0])
+    game.add()
+    assert game.experience.due() == 0
+    game.add(truncated=[0])
+    spoil(game, [0])
+    assert {step for batch in game.draw_all() for step in batch.step} == {0}
+
+
+def test_the_first_step_of_a_rollout_is_taken_back_alone():
+    game = Game(num_envs=2, length=2, batch_size=4)
+    game.add()
+    game.add()
+    game.draw_all()
+    game.add(truncated=[1])
+    spoil(game, [1])
+    game.add()
+    assert {step for batch in game.draw_all() for step in batch.step} == {0, 2, 3}

@@ -310,6 +310,13 @@ def test_summary_is_replaced_whole(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "summary.json"}
 
 
+def test_a_summary_is_json_whatever_numbers_it_gets(tmp_path):
+    run = made(tmp_path)
+    run.write_summary({"mean": float("inf"), "workers": [{"rate": float("nan"), "steps": 3}]})
+    text = run.summary.read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"mean": None, "workers": [{"rate": None, "steps": 3}]}
+
+
 @pytest.mark.parametrize(
     ("env", "name"),
     [("pong", "pong-dqn-"), ("ALE/Pong-v5", "Pong-v5-dqn-"), ("module:My/Env-v0", "module_My_Env-v0-dqn-")],

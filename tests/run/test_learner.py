@@ -111,3 +111,18 @@ def test_it_pulls_before_its_first_minibatch():
     parts.learner.learn()
     assert parts.learner.has_learned
     assert parts.client.online["a"].numpy()[0] == parts.online()[0] == 8 - 1
+
+
+@pytest.mark.parametrize(
+    ("slope", "offset", "largest_reward", "cause"),
+    [
+        (1.0, np.nan, 1.0, "the optimizer is the cause, not the data: a lower --learning_rate"),
+        (np.inf, 1.0, 1.0, "the optimizer is the cause"),
+        (1.0, np.nan, 1e30, r"the data are the cause \(a reward of size 1e\+30\), not the optimizer"),
+    ],
+)
+def test_the_cause_is_named(slope, offset, largest_reward, cause):
+    parts = Parts(direct_client, (slope, offset), max_nonfinite=1)
+    parts.learner.largest_reward = largest_reward
+    with pytest.raises(RunFailed, match=f"^1 minibatches in a row .* none of them was applied; {cause}"):
+        parts.learner.learn()
