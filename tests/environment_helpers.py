@@ -27,7 +27,7 @@ class Counting(gymnasium.Env):
     def step(self, action):
         self._buffer += 1
         count = int(self._buffer[0, 0])
-        return self._buffer, 10.0 + action, count == self._ends[0], count == self._ends[1], {}
+        return self._buffer, 10.0 + np.sum(action), count == self._ends[0], count == self._ends[1], {}
 
 
 class Whimsical(Counting):
@@ -53,6 +53,7 @@ def counting_environments():
     register("Truncating", truncates_at=3)
     register("Both", terminates_at=3, truncates_at=3)
     register("Continuous", actions=gymnasium.spaces.Box(-1, 1, (1,)))
+    register("Vast", actions=gymnasium.spaces.MultiBinary(11))
     register("Shifted", actions=gymnasium.spaces.Discrete(2, start=1))
     gymnasium.register("WhimsicalCounter-v0", lambda **_: Whimsical(terminates_at=3))
     yield

@@ -45,6 +45,7 @@ class Agent(abc.ABC):
       metrics: names of columns in metrics.csv beside those that every run has: statistics of the loss, or schedules.
       experience_flag: the setting that most decides how much memory experience takes.
       network_outputs: {head: one line on what it means}, of `apply`.
+      continuous_actions: whether it can also act where an action is a vector; else discrete ones are all it knows.
 
     Args:
       worker: this worker's task index, of `config.num_workers`.
@@ -55,7 +56,9 @@ class Agent(abc.ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     metrics: ClassVar[tuple[str, ...]] = ()
     experience_flag: ClassVar[str] = "total_steps"
-    network_outputs: ClassVar[Mapping[str, str]] = {}
+    continuous_actions: ClassVar[bool] = False
+
+    network_outputs: Mapping[str, str] = {}
 
     modules: Sequence[Module]
 
@@ -78,7 +81,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        """Actions [N] int32 to learn from.
+        """Actions to learn from: [N] int32, or [N, D] float32 where they are continuous.
 
         Args:
           outputs: of `apply`, for N observations.
@@ -88,7 +91,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def greedy(self, outputs: Outputs) -> np.ndarray:
-        """The actions [N] int32 that are thought best: evaluation, export, video."""
+        """The actions that are thought best, shaped as those of `act`: evaluation, export, video."""
 
     @abc.abstractmethod
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:

@@ -14,7 +14,8 @@ from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.rollout import Rollout, RolloutExperience
 from async_dqn.envs.vector_env import EnvironmentSpec
-from async_dqn.nn import losses, policies
+from async_dqn.nn import losses
+from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages
 from async_dqn.settings.config import Config
@@ -47,7 +48,7 @@ class Batch(NamedTuple):
     """A minibatch of steps."""
 
     observation: Any  # [B, S, ...]
-    action: Any  # [B] int32
+    action: Any  # [B] int32, or [B, D] float32
     old_log_prob: Any  # [B] float32, of the action when it was taken
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
@@ -70,7 +71,7 @@ class PPO(Agent):
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
     metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
     experience_flag = "rollout_length"
-    network_outputs = {"logits": "of the policy", "value": "of the state"}
+    continuous_actions = True
     presets = {
         "atari": _ATARI,
         "pong": _ATARI | {"stop_at_return": 18.0},
@@ -88,19 +89,37 @@ class PPO(Agent):
             "max_gradient_norm": 0.5,
             "log_period": 0.5,
         },
+        "pendulum": {
+            "network": "mlp",
+            "total_steps": 300_000,
+            "envs_per_worker": 8,
+            "clip_rewards": False,
+            "reward_scale": 0.1,
+            "discount": 0.95,
+            "rollout_length": 128,
+            "epochs": 10,
+            "batch_size": 128,
+            "clip": 0.2,
+            "entropy_cost": 0.0,
+            "learning_rate": 1e-3,
+            "final_learning_rate": 0.0,
+            "max_gradient_norm": 0.5,
+        },
     }
 
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker)
-        # A small first policy is nearly uniform, so that no action is ruled out before it was tried.
-        heads = {"logits": Head(spec.num_actions, 0.01), "value": Head(1)}
-        self._network = make_network(config, spec, heads)
+        self._policy = make_distribution(spec)
+        self.network_outputs = {**self._policy.meanings, "value": "of the state"}
+        self._network = make_network(config, spec, {**self._policy.heads, "value": Head(1)})
         self.modules = [make_module(config, "policy_value", self._network, has_target=False)]
 
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
+        if spec.is_continuous:
+            return "pendulum"
         if not spec.is_atari:
             return "cartpole"
         return "pong" if spec.id == "ALE/Pong-v5" else "atari"
@@ -114,10 +133,10 @@ class PPO(Agent):
         return self._network.apply(params["policy_value"], observation)
 
     def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        return policies.sample_softmax(outputs["logits"], rng)
+        return self._policy.sample(outputs, rng)
 
     def greedy(self, outputs: Outputs) -> np.ndarray:
-        return policies.greedy(outputs["logits"])
+        return self._policy.mode(outputs)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec
@@ -130,6 +149,8 @@ class PPO(Agent):
             batch_size=config.batch_size,
             prepare=self._prepare,
             evaluate=evaluate,
+            action_shape=spec.action_shape,
+            action_dtype=spec.action_dtype,
         )
 
     def _prepare(self, rollout: Rollout) -> Batch:
@@ -142,27 +163,20 @@ class PPO(Agent):
             self.config.discount,
             self.config.trace,
         )
-        logits = rollout.outputs["logits"]  # [T, N, A]
-        action = rollout.action.reshape(-1)  # [T * N]
-        log_probs = policies.log_softmax(logits.reshape(len(action), -1))  # [T * N, A]
-        return Batch(
-            rollout.stacked.reshape(len(action), *rollout.stacked.shape[2:]),
-            action,
-            log_probs[np.arange(len(action)), action],
-            advantage.reshape(-1),
-            return_.reshape(-1),
-        )
+        old_log_prob = self._policy.log_prob_of(rollout.outputs, rollout.action)  # [T, N]
+        columns = Batch(rollout.stacked, rollout.action, old_log_prob, advantage, return_)  # each [T, N, ...]
+        return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
     def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
         config = self.config
         outputs = self.apply(params, batch.observation)
         value = outputs["value"][:, 0]  # [B]
-        log_prob = losses.log_probability(outputs["logits"], batch.action)  # [B]
+        log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
         # Normalised for each minibatch, as OpenAI's code has it; the paper does not.
         advantage = losses.normalize(batch.advantage)  # [B]
         policy_loss = tf.reduce_mean(losses.clipped_surrogate(log_prob, batch.old_log_prob, advantage, config.clip))
         value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
-        entropy = tf.reduce_mean(losses.entropy(outputs["logits"]))
+        entropy = tf.reduce_mean(self._policy.entropy(outputs))
         statistics = {
             "entropy": entropy,
             "clip_share": losses.clip_share(log_prob, batch.old_log_prob, config.clip),

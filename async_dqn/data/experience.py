@@ -17,7 +17,7 @@ class Step(NamedTuple):
 
     observation: np.ndarray  # [N, ...], what was acted on
     stacked: np.ndarray  # [N, S, ...], the same with the observations before it
-    action: np.ndarray  # [N] int32
+    action: np.ndarray  # [N] int32, or [N, D] float32
     outputs: Outputs  # of the networks, on which the actions were chosen
     reward: np.ndarray  # [N] float32, as it is learned from
     terminated: np.ndarray  # [N] bool

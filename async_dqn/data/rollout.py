@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from async_dqn.data.experience import Evaluate, Outputs, Step
 from async_dqn.data.replay import Replay
@@ -16,7 +17,7 @@ class Rollout(NamedTuple):
     """What happened in T steps of N environments."""
 
     stacked: np.ndarray  # [T, N, S, ...]
-    action: np.ndarray  # [T, N] int32
+    action: np.ndarray  # [T, N] int32, or [T, N, D] float32
     reward: np.ndarray  # [T, N] float32
     terminated: np.ndarray  # [T, N] bool
     truncated: np.ndarray  # [T, N] bool
@@ -40,6 +41,7 @@ class RolloutExperience:
       batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning.
       prepare: rollout -> a named tuple of arrays [T * N, ...], with what is fixed for as long as it is learned from.
       evaluate: the networks' outputs on stacked observations, for what lies after the last step.
+      action_shape, action_dtype: of one action.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class RolloutExperience:
         batch_size: int,
         prepare: Callable[[Rollout], Any],
         evaluate: Evaluate,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: npt.DTypeLike = np.int32,
     ):
         self.ring: Replay | None = None
         shape = (length, num_envs)
@@ -60,7 +64,7 @@ class RolloutExperience:
             raise ValueError(f"batch_size {batch_size} must be 1 to the {length} x {num_envs} steps of a rollout")
         self._epochs, self._prepare, self._evaluate = epochs, prepare, evaluate
         self._stacked = np.zeros((*shape, *observation_shape), observation_dtype)
-        self._action = np.zeros(shape, np.int32)
+        self._action = np.zeros((*shape, *action_shape), action_dtype)
         self._reward = np.zeros(shape, np.float32)
         self._terminated, self._truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self._void = np.zeros(shape, bool)  # taken back

@@ -1,10 +1,11 @@
-"""Which environments there are: the Atari protocols, and any gymnasium id with discrete actions."""
+"""Which environments there are: the Atari protocols, and any gymnasium id."""
 
 import difflib
 import importlib
 import importlib.metadata
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
+from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 # How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
@@ -83,7 +85,8 @@ def make_vector_env(
         environments = make_emulators(spec, num_envs, num_threads=num_threads)
         steps_per_seed = ATARI_STEPS_PER_SEED
     else:
-        environments = SyncVectorEnv([lambda: _make(spec.id)] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        makers = [lambda: Adapted(_make(spec.id))] * num_envs
+        environments = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
     return VectorEnv(environments, spec, num_envs, seed, steps_per_seed)
 
 
@@ -99,6 +102,22 @@ def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> Atar
         **_ATARI_PROTOCOLS[spec.protocol],
         **options,
     )
+
+
+def action_converter(spec: EnvironmentSpec) -> Callable[[Any], Any]:
+    """The function from one action of an agent to the environment's own."""
+    if spec.is_atari:
+        return lambda action: action
+    environment = _make(spec.id)
+    environment.close()
+    return adapt_actions(environment.action_space).convert
+
+
+def random_actions(spec: EnvironmentSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+    """Actions for N environments, uniformly random."""
+    if spec.is_continuous:
+        return rng.uniform(-1, 1, (num_envs, *spec.action_shape)).astype(spec.action_dtype)
+    return rng.integers(spec.num_actions, size=num_envs, dtype=spec.action_dtype)
 
 
 def action_names(spec: EnvironmentSpec) -> list[str]:
@@ -138,13 +157,14 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
 
 def _resolve_gymnasium(id: str) -> EnvironmentSpec:
     environment = _make_or_explain(id)
-    actions, observations = environment.action_space, environment.observation_space
+    observations = environment.observation_space
     assert environment.spec is not None  # as it was made by its id
     environment.close()
 
-    if not isinstance(actions, gymnasium.spaces.Discrete) or actions.start != 0:
-        given = one_line(actions)
-        raise UserError(f"--env={id}: has the actions {given}: only Discrete(n), from 0, is supported")
+    try:
+        actions = adapt_actions(environment.action_space).space
+    except Unsupported as error:
+        raise UserError(f"--env={id}: has the actions {one_line(environment.action_space)}: {error}") from error
     if not isinstance(observations, gymnasium.spaces.Box):
         given = one_line(observations)
         raise UserError(f"--env={id}: has the observations {given}: only Box is supported")
@@ -153,12 +173,13 @@ def _resolve_gymnasium(id: str) -> EnvironmentSpec:
         id=f"{module}{colon}{environment.spec.id}",
         is_atari=False,
         protocol="none",
-        num_actions=int(actions.n),
+        num_actions=int(actions.n) if isinstance(actions, gymnasium.spaces.Discrete) else 0,
         observation_shape=(int(np.prod(observations.shape)),),
         observation_dtype=np.dtype(np.float32),
         frame_skip=1,
         stack=1,
         max_episode_steps=gymnasium.spec(environment.spec.id).max_episode_steps,
+        action_shape=actions.shape or (),
     )
 
 

@@ -26,12 +26,23 @@ class EnvironmentSpec:
     id: str  # canonical, as gymnasium registers it: "ALE/Pong-v5", "CartPole-v1"
     is_atari: bool
     protocol: str  # "classic" or "machado"; "none" where it is not Atari
-    num_actions: int
+    num_actions: int  # 0 where they are continuous
     observation_shape: tuple[int, ...]  # of one observation: a single grey frame on Atari, else a vector
     observation_dtype: np.dtype  # uint8 on Atari, else float32
     frame_skip: int  # emulator frames in an agent step
     stack: int  # observations that the network sees at once
     max_episode_steps: int | None  # agent steps after which an episode is truncated
+    action_shape: tuple[int, ...] = ()  # of one action: () where they are discrete, (D,) where they are continuous
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether an action is a vector, whose -1 and 1 stand for the environment's own bounds."""
+        return bool(self.action_shape)
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        """Of an action, as agents choose it."""
+        return np.dtype(np.float32 if self.is_continuous else np.int32)
 
 
 class VectorEnv:
@@ -81,7 +92,8 @@ class VectorEnv:
         self._bad_at: collections.deque[int] = collections.deque(maxlen=_MOST_BAD + 1)  # of them
         self._series = np.full(num_envs, -1)
         self._series_steps = np.zeros(num_envs, np.int64)
-        self._actions = np.zeros((num_envs, 1024), np.min_scalar_type(spec.num_actions - 1))  # of the series
+        dtype = spec.action_dtype if spec.is_continuous else np.min_scalar_type(spec.num_actions - 1)
+        self._actions = np.zeros((num_envs, 1024, *spec.action_shape), dtype)  # of the series
 
     def reset(self) -> np.ndarray:
         """Starts every episode anew, each from a new seed; gives the first observations [N, ...]."""
@@ -90,7 +102,10 @@ class VectorEnv:
         return self._start(everywhere, seeded=everywhere)
 
     def send(self, actions: np.ndarray) -> None:
-        """Begins to take one integer action in each environment ([N], each in [0, num_actions)), else ValueError.
+        """Begins to take one action in each environment.
+
+        Args:
+          actions: [N] integers in [0, num_actions), or [N, D] floats where they are continuous; else ValueError.
 
         Emulators do it in threads of their own; `receive` must come next.
         """
@@ -158,7 +173,7 @@ class VectorEnv:
         return self._identity() | {
             "series": self._series.copy(),  # [N], how many came before it
             "series_steps": self._series_steps.copy(),  # [N]
-            "actions": np.concatenate(taken),  # [sum of series_steps]
+            "actions": np.concatenate(taken),  # [sum of series_steps, ...]
             "returns": self._returns.copy(),  # [N]
             "lengths": self._lengths.copy(),  # [N]
             "lives": self._lives.copy(),  # [N]
@@ -179,7 +194,7 @@ class VectorEnv:
         # All are to arrive with the last step, so those with fewer steps idle until their turn has come.
         num_steps = series_steps.max()
         idle = num_steps - series_steps
-        actions = np.zeros((num_steps, self.num_envs), np.int64)
+        actions = np.zeros((num_steps, self.num_envs, *self.spec.action_shape), taken.dtype)
         for i, own in enumerate(np.split(taken, np.cumsum(series_steps)[:-1])):
             actions[idle[i] :, i] = own
 
@@ -285,7 +300,9 @@ class VectorEnv:
             if name not in state or not np.array_equal(state[name], ours):
                 raise ValueError(f"the state has {name}={state.get(name)}, here it is {ours}")
         for name in ("series", "series_steps", "actions", "returns", "lengths", "lives", "checksums"):
-            shape = (self.num_envs,) if name != "actions" else (int(np.sum(state["series_steps"])),)
+            shape: tuple[int, ...] = (self.num_envs,)
+            if name == "actions":
+                shape = (int(np.sum(state["series_steps"])), *self.spec.action_shape)
             if name not in state or np.shape(state[name]) != shape:
                 given = np.shape(state[name]) if name in state else "missing"
                 raise ValueError(f"the state's {name} must have the shape {shape}, is {given}")
@@ -298,6 +315,10 @@ class VectorEnv:
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
         actions = np.asarray(actions)
+        if self.spec.is_continuous:
+            if actions.shape != (self.num_envs, *self.spec.action_shape):
+                raise ValueError(f"actions must be {self.num_envs} vectors {self.spec.action_shape}, got {actions!r}")
+            return actions.astype(np.float32, copy=False)
         valid = actions.shape == (self.num_envs,) and np.issubdtype(actions.dtype, np.integer)
         # An action out of range would leave the emulator's threads waiting for ever.
         if not valid or actions.min() < 0 or actions.max() >= self.spec.num_actions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -100,6 +101,35 @@ def policy_gradient(log_prob: tf.Tensor, advantage: tf.Tensor) -> tf.Tensor:
     """
     _check((log_prob, 1), (advantage, 1))
     return -log_prob * tf.stop_gradient(advantage)
+
+
+def gaussian_log_probability(mean: tf.Tensor, log_std: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+    """log pi(a|s) of a policy of D independent normal distributions.
+
+    Args:
+      mean: [B, D] of the policy.
+      log_std: [B, D] logarithms of its standard deviations.
+      action: [B, D] float32.
+
+    Returns:
+      [B] logarithms of the probability densities of the actions.
+    """
+    _check((mean, 2), (log_std, 2), (action, 2))
+    errors = (action - mean) * tf.exp(-log_std)  # [B, D]
+    return tf.reduce_sum(-0.5 * errors**2 - log_std - 0.5 * math.log(2 * math.pi), axis=1)
+
+
+def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
+    """Differential entropy of D independent normal distributions in nats; negative where they are narrow.
+
+    Args:
+      log_std: [B, D] logarithms of the standard deviations.
+
+    Returns:
+      [B] entropies.
+    """
+    _check((log_std, 2))
+    return tf.reduce_sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=1)
 
 
 def clipped_surrogate(log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor, clip: float) -> tf.Tensor:

@@ -26,10 +26,12 @@ class Head(NamedTuple):
     Attributes:
       outputs: how many numbers it gives for each observation.
       scale: multiplies the initial weights and biases. 0.01 makes the first policy nearly uniform.
+      constant: it is a vector of parameters instead, the same for every observation, that starts at 0.
     """
 
     outputs: int
     scale: float = 1.0
+    constant: bool = False
 
 
 class Network(NamedTuple):
@@ -100,28 +102,31 @@ def make_network(
         inputs = size
     last = {"value": heads["q_values"]._replace(outputs=1), "advantage": heads["q_values"]} if dueling else heads
     for layer, head in last.items():
+        if head.constant:
+            shapes[f"{layer}/b"] = (head.outputs,)
+            continue
         if dueling:
             shapes[f"{layer}_hidden/w"], shapes[f"{layer}_hidden/b"] = (inputs, hidden[-1]), (hidden[-1],)
         shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], head.outputs), (head.outputs,)
     scales = {f"{layer}/{part}": head.scale for layer, head in last.items() for part in "wb"}
-    norms: dict[str, float] = {}  # the parameters of layer norm, and what they begin with
+    filled = {f"{layer}/b": 0.0 for layer, head in last.items() if head.constant}  # with what they begin
     if layer_norm:
         for bias in [key for key in shapes if key.endswith("/b") and key not in scales]:
             for name, start in (("scale", 1.0), ("offset", 0.0)):
                 key = f"{bias[:-2]}/{name}"
-                shapes[key], norms[key] = shapes[bias], start
+                shapes[key], filled[key] = shapes[bias], start
 
     def init(rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {
-            key: np.full(shape, norms[key], np.float32)
-            if key in norms
+            key: np.full(shape, filled[key], np.float32)
+            if key in filled
             else _initial(shape, shapes[key[:-1] + "w"], scales.get(key, 1.0), rng)
             for key, shape in shapes.items()
         }
 
     def as_computed(params: Parameters) -> Parameters:
         """The parameters in the type that each layer computes in; float32 for the last layers and for layer norm."""
-        wide = scales.keys() | norms.keys()
+        wide = scales.keys() | filled.keys()
         return {key: value if key in wide else tf.cast(value, compute_dtype) for key, value in params.items()}
 
     def activate(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
@@ -137,6 +142,8 @@ def make_network(
         return x
 
     def output(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
+        if last[layer].constant:
+            return tf.broadcast_to(params[f"{layer}/b"], [tf.shape(x)[0], last[layer].outputs])
         if dueling:
             x = activate(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x))
         return _dense(params, layer, tf.cast(x, tf.float32))

@@ -26,9 +26,9 @@ def epsilon_greedy(q_values: np.ndarray, epsilon: float | np.ndarray, rng: np.ra
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities [N, A] of softmax policies with these logits [N, A], however large they are."""
-    shifted = logits - logits.max(axis=1, keepdims=True)  # [N, A]
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    """Log-probabilities [..., A] of softmax policies with these logits [..., A], however large they are."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)  # [..., A]
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def sample_softmax(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -65,7 +65,10 @@ class ActorLearner:
 
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:
         """Takes in what one step of all environments gave, `num_steps` of which count."""
-        rewards = np.clip(result.reward, -1, 1) if self.agent.config.clip_rewards else result.reward
+        config = self.agent.config
+        rewards = result.reward * np.float32(config.reward_scale)
+        if config.clip_rewards:
+            rewards = np.clip(rewards, -1, 1)
         step = Step(
             self._observation,
             self._stacked,

@@ -1,6 +1,6 @@
 """What is checked before anything starts, and without TensorFlow: the environment, the network for it, the memory."""
 
-from async_dqn.agents.table import find
+from async_dqn.agents.table import TABLE, find
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
@@ -15,6 +15,12 @@ def resolve(config: Config) -> EnvironmentSpec:
     if config.network != "auto" and (config.network == "mlp") == has_frames:
         fitting = "nips or nature" if has_frames else "mlp"
         raise UserError(f"--network={config.network} does not fit the observations of {spec.id}; use {fitting}")
+    if spec.is_continuous and not find(config.agent).continuous_actions:
+        able = [name for name in TABLE if find(name).continuous_actions]
+        raise UserError(
+            f"--env={spec.id}: has continuous actions; --agent={config.agent} needs discrete ones; "
+            f"{' and '.join(able)} can"
+        )
     return spec
 
 

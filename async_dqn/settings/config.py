@@ -23,7 +23,7 @@ ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  #
 class TaskSettings(Fields):
     """What is learned, and how long."""
 
-    env: str = setting("pong", "pong, ..., ALE/Pong-v5, any gymnasium id with discrete actions, or module:ID.")
+    env: str = setting("pong", "pong, ..., ALE/Pong-v5, any gymnasium id, or module:ID.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
     protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
     total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1, maximum=10**12)
@@ -40,6 +40,7 @@ class TaskSettings(Fields):
         shared=False,
     )
     discount: float = setting(0.99, "Gamma.", minimum=0, maximum=1)
+    reward_scale: float = setting(1.0, "Rewards are multiplied by it for learning; reported returns never are.")
     clip_rewards: bool = setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
 
 

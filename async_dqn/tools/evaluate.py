@@ -138,12 +138,12 @@ class _Show:
         """Whether whoever watched has closed the window."""
         return self._window is not None and self._window.is_done
 
-    def step(self, q_values: np.ndarray, action: int) -> None:
+    def step(self, q_values: np.ndarray, action: np.ndarray) -> None:
         """Shows where the game stands, with the action values [A] there, and goes on with the action."""
         viewers = [viewer for viewer in (self.video, self._window) if viewer and not viewer.is_done]
         if not viewers:
             return
-        picture = self._overlay.draw(self._picture, q_values, action) if self._overlay else self._picture
+        picture = self._overlay.draw(self._picture, q_values, int(action)) if self._overlay else self._picture
         for viewer in viewers:
             viewer.show(picture)
         self._picture = self._screen.step(action)
@@ -187,9 +187,9 @@ def _play(
             actions = agent.greedy(outputs) if play.greedy else agent.act(outputs, rng, player.env_steps)
             if play.epsilon:
                 is_random = rng.random(num_envs) < play.epsilon
-                actions = np.where(is_random, rng.integers(agent.spec.num_actions, size=num_envs), actions)
+                actions[is_random] = registry.random_actions(agent.spec, num_envs, rng)[is_random]
             if show:
-                show.step(agent.values(outputs)[0], int(actions[0]))
+                show.step(agent.values(outputs)[0], actions[0])
             result = env.step(actions)
             player.reset(result.first())
             bad_values.take(result.bad_values)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from async_dqn.agents.base import Agent
 from async_dqn.data.experience import Outputs
+from async_dqn.envs import registry
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.run import build
 from async_dqn.run.directory import RunDirectory
@@ -30,6 +31,7 @@ class Player:
         self.agent, self.env_steps = agent, trained.env_steps
         variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
         self._evaluate = build.make_evaluate(agent, variables)
+        self._own_action = registry.action_converter(agent.spec)
         self._stack: FrameStack | None = None
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last
@@ -50,7 +52,7 @@ class Player:
         return self._outputs
 
     def act(self, observations: np.ndarray) -> np.ndarray:
-        """The best actions [N] int32 by what is seen now and was seen before.
+        """The best actions [N, ...] by what is seen now and was seen before, as the environment takes them.
 
         Args:
           observations: [N, ...], the newest of each row; the number of rows is that of the first call.
@@ -58,7 +60,8 @@ class Player:
         Raises:
           ValueError: they have another shape or number of rows.
         """
-        return self.agent.greedy(self.outputs(observations))
+        actions = self.agent.greedy(self.outputs(observations))
+        return np.stack([self._own_action(action) for action in actions])
 
     def values(self, observations: np.ndarray) -> np.ndarray:
         """The values of the observations that `act` was given last, or would be given next: it does not step on.

@@ -10,6 +10,7 @@ from rollout_helpers import fill
 from async_dqn.agents.ppo import Batch
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
+from async_dqn.data.experience import Step
 from async_dqn.run import build
 
 
@@ -119,6 +120,34 @@ def test_the_one_module_has_no_target_and_a_first_policy_that_is_nearly_even():
     outputs = agent.apply(params, np.random.default_rng(1).normal(size=(9, 1, 4)).astype(np.float32))
     assert np.abs(outputs["logits"]).max() < 0.05
     assert agent.values({name: one.numpy() for name, one in outputs.items()}).shape == (9,)
+
+
+def test_continuous_actions_are_drawn_from_a_gaussian_whose_log_probability_is_learned_from():
+    agent = build.make_agent(make_config("ppo", "pendulum", {"env": "Pendulum-v1", "rollout_length": 16}))
+    (module,) = agent.modules
+    assert agent.network_outputs.keys() == {"mean", "log_std", "value"}
+    params = {"policy_value": {name: tf.constant(one) for name, one in module.init(np.random.default_rng(0)).items()}}
+
+    def outputs(stacked):
+        return {name: one.numpy() for name, one in agent.apply(params, stacked).items()}
+
+    rng = np.random.default_rng(1)
+    experience = agent.make_experience(8, outputs)
+    zeros, never = np.zeros(8, np.float32), np.zeros(8, bool)
+    for _ in range(16):
+        seen = rng.normal(size=(8, 3)).astype(np.float32)
+        said = outputs(seen[:, None])
+        action = agent.act(said, rng, 0)
+        assert (action.shape, action.dtype) == ((8, 1), np.float32)
+        experience.add(Step(seen, seen[:, None], action, said, zeros, never, never, seen), 8)
+    experience.draw(rng)
+    batch = Batch(*map(tf.constant, experience.batch))
+    # The first deviation is 1, and no mean is far from 0.
+    expected = -0.5 * batch.action[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)
+    np.testing.assert_allclose(batch.old_log_prob, expected, atol=0.2)
+    loss = agent.loss(params, {}, batch, tf.constant([0, 0]))
+    assert float(loss.statistics["clip_share"]) == 0  # nothing was learned yet
+    assert float(loss.statistics["entropy"]) == pytest.approx(0.5 * math.log(2 * math.pi * math.e), rel=1e-6)
 
 
 def test_a_minibatch_larger_than_a_rollout_is_refused():

@@ -132,7 +132,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--replay_capacity=50"], ["2 workers", "at least"]),
         (["local", "--env=Pongg"], ["pong", "CartPole-v1"]),
         (["local", "--env="], ["Atari"]),
-        (["local", "--env=Pendulum-v1"], ["Discrete"]),
+        (["local", "--env=Pendulum-v1"], ["--env=Pendulum-v1", "continuous", "--agent=dqn", "ppo can"]),
         (["local", "--preset=cartpol"], ["cartpole", "nature"]),
         (["local", "--agent=ppo", "--preset=nature"], ["cartpole", "ppo"]),
         (["local", "--network=nip"], ["nips", "nature", "mlp"]),

@@ -214,6 +214,24 @@ def test_restored_environments_go_on_as_if_they_had_never_stopped(id, protocol, 
     assert_same_state(other.state(), env.state())
 
 
+def test_continuous_actions_are_taken_and_played_again():
+    env, other = make("Pendulum-v1", 2), make("Pendulum-v1", 2)
+    reference = gymnasium.make("Pendulum-v1")
+    np.testing.assert_array_equal(env.reset()[1], reference.reset(seed=2)[0])
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        actions = rng.normal(size=(2, 1)).astype(np.float32)
+        result = env.step(actions)
+        observation, reward, *_ = reference.step(np.clip(2 * actions[1], -2, 2))  # its bounds are -2 and 2
+        np.testing.assert_allclose(result.observation[1], observation, rtol=1e-5)
+        assert result.reward[1] == pytest.approx(reward, rel=1e-5)
+    np.testing.assert_array_equal(other.restore(env.state()), result.observation)
+    assert_same_results([other.step(actions)], [env.step(actions)])
+    for wrong in (np.zeros(2, np.float32), np.zeros((2, 2), np.float32)):
+        with pytest.raises(ValueError, match=r"2 vectors \(1,\)"):
+            env.step(wrong)
+
+
 def test_a_state_of_any_moment_can_be_restored_into_environments_that_are_elsewhere():
     env, other = make("CartPole-v1", 3), make("CartPole-v1", 3)
     observation, rng = env.reset(), np.random.default_rng(0)

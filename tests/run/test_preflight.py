@@ -45,3 +45,9 @@ def test_a_network_that_does_not_fit_is_named(env, network, fitting):
     spec = preflight.resolve(Config(env=env))  # with the network auto, anything fits
     with pytest.raises(UserError, match=f"--network={network} .*{re.escape(spec.id)}.*{fitting}"):
         preflight.resolve(Config(env=env, network=network))
+
+
+def test_continuous_actions_are_refused_by_agents_that_need_discrete_ones():
+    with pytest.raises(UserError, match=r"^--env=Pendulum-v1: has continuous actions; --agent=dqn .* ppo.* can$"):
+        preflight.resolve(Config(env="Pendulum-v1"))
+    assert preflight.resolve(make_config("ppo", "pendulum", {"env": "Pendulum-v1"})).is_continuous

@@ -57,7 +57,7 @@ def environment(config: Config, *, seconds: float) -> dict[str, float]:
     spec = registry.resolve(config.env, config.protocol)
     env = registry.make_vector_env(spec, config.envs_per_worker, config.seed, num_threads=1)
     rng = np.random.default_rng(config.seed)
-    actions = itertools.cycle(rng.integers(spec.num_actions, size=(1_000, config.envs_per_worker)))
+    actions = itertools.cycle([registry.random_actions(spec, config.envs_per_worker, rng) for _ in range(1_000)])
     env.reset()
     step = median_ms(lambda: env.step(next(actions)), seconds)
     env.close()

@@ -97,5 +97,6 @@ def check_environment(config: Config) -> Iterable[Result]:
         yield Result("failure", str(error), "give another --env or --network, or install what it needs")
         return
     protocol = f", protocol {spec.protocol}" if spec.is_atari else ""
+    actions = f"{spec.num_actions or spec.action_shape[0]} {'continuous ' * spec.is_continuous}actions"
     shape = "x".join(map(str, spec.observation_shape))
-    yield Result("ok", f"{spec.id}{protocol}, {spec.num_actions} actions, observations {shape}")
+    yield Result("ok", f"{spec.id}{protocol}, {actions}, observations {shape}")

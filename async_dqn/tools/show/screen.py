@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_emulators
+from async_dqn.envs.spaces import Adapted
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 _ATARI_SHAPE = (210, 160, 3)
@@ -36,7 +37,7 @@ class Screen:
         """Starts the first game."""
         return self._picture(self._env.reset()[0])
 
-    def step(self, action: int) -> np.ndarray:
+    def step(self, action: np.ndarray) -> np.ndarray:
         """What an action leads to; after the last one of a game, the first picture of the next."""
         return self._picture(self._env.step(np.array([action])).observation[0])
 
@@ -62,7 +63,7 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
         return Screen(VectorEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
     if not has_window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
-    single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
+    single = SyncVectorEnv([lambda: Adapted(_make(spec))], autoreset_mode=AutoresetMode.DISABLED)
     frames_per_second = int(single.metadata.get("render_fps") or 30)
     return Screen(VectorEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
 
