@@ -300,3 +300,6 @@ class RecordingAgent:
 
     def learn(self) -> None:
         self.calls.append(("learn",))
+
+    def settle(self) -> None:
+        """Nothing is ever under way."""

@@ -46,6 +46,10 @@ class Agent(abc.ABC):
       experience_flag: the setting that most decides how much memory experience takes.
       network_outputs: {head: one line on what it means}, of `apply`.
       continuous_actions: whether it can also act where an action is a vector; else discrete ones are all it knows.
+      distributed: whether several workers can share its networks; false: it trains in one process, by `baseline`.
+      acts_on_target: whether it acts on the target networks in place of the online ones.
+      learns_beside: whether minibatches are computed in a thread of their own, beside acting.
+      predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
 
     Args:
       worker: this worker's task index, of `config.num_workers`.
@@ -57,9 +61,13 @@ class Agent(abc.ABC):
     metrics: ClassVar[tuple[str, ...]] = ()
     experience_flag: ClassVar[str] = "total_steps"
     continuous_actions: ClassVar[bool] = False
+    distributed: ClassVar[bool] = True
 
     network_outputs: Mapping[str, str] = {}
 
+    acts_on_target = False
+    learns_beside = False
+    predicts_together = True
     modules: Sequence[Module]
 
     def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0):

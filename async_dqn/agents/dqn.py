@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -57,7 +57,7 @@ class DQN(Agent):
 
     Config = DQNConfig
     summary = "Q-learning from replay with a target network (Mnih et al. 2015)"
-    metrics = ("epsilon",)
+    metrics: ClassVar[tuple[str, ...]] = ("epsilon",)
     experience_flag = "replay_capacity"
     network_outputs = {"q_values": "the value of each action"}
     presets = {
@@ -137,9 +137,9 @@ class DQN(Agent):
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
         return Loss(tf.reduce_mean(losses.huber(errors)), {})
 
-    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+    def _make_replay(self, num_envs: int) -> Replay:
         config, spec = self.config, self.spec
-        replay = Replay(
+        return Replay(
             num_envs=num_envs,
             capacity=config.replay_capacity // config.num_workers,
             observation_shape=spec.observation_shape,
@@ -148,8 +148,11 @@ class DQN(Agent):
             n_step=config.n_step,
             discount=config.discount,
         )
+
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config = self.config
         return ReplayExperience(
-            replay,
+            self._make_replay(num_envs),
             batch_size=config.batch_size,
             train_period=config.train_period,
             warmup_steps=max(1, config.warmup_steps // config.num_workers),

@@ -13,6 +13,7 @@ from async_dqn.settings.fields import did_you_mean
 TABLE = {
     "a3c": "async_dqn.agents.a3c:A3C",
     "dqn": "async_dqn.agents.dqn:DQN",
+    "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
     "ppo": "async_dqn.agents.ppo:PPO",
 }
 

@@ -93,6 +93,12 @@ def cluster_task(values: flags.FlagValues, job: str) -> tuple[ClusterSpec, int]:
     return spec, index
 
 
+def check_distributed(config: Config) -> None:
+    """Refuses an agent that trains in one process."""
+    if not find(config.agent).distributed:
+        raise UserError(f"--agent={config.agent}: trains in one process: use the command baseline")
+
+
 def check_max_restarts(values: flags.FlagValues) -> None:
     """Refuses what is out of range."""
     if not 0 <= values.max_restarts <= 1_000:

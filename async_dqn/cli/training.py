@@ -37,6 +37,7 @@ def _baseline(call: Call) -> int:
 def _local(call: Call) -> int:
     values = call.values
     config = from_flags.config(values, {})
+    from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
     run = from_flags.run_directory(values, config)
     devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
@@ -95,6 +96,7 @@ def _worker(call: Call) -> int:
     from_flags.refuse_sharing(values, "worker", "store")
     spec, index = from_flags.cluster_task(values, "worker")
     config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
     if index == 0:
         run = from_flags.run_directory(values, config, may_rejoin=spec)
@@ -126,6 +128,7 @@ def _ps(call: Call) -> int:
     from_flags.refuse_sharing(values, "ps", "store")
     spec, index = from_flags.cluster_task(values, "ps")
     config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
     run = RunDirectory(values.logdir) if values.logdir is not None else None
     if run:

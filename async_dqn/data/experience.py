@@ -87,6 +87,10 @@ class ReplayExperience:
 
     def draw(self, rng: np.random.Generator) -> None:
         self._owed_steps -= self._train_period
+        self.sample(rng)
+
+    def sample(self, rng: np.random.Generator) -> None:
+        """Writes a minibatch to `batch`, whether one is due or not."""
         self._replay.sample(len(self.batch.a_tm1), rng, self.batch)
 
     def truncate(self, envs: np.ndarray | None = None) -> None:

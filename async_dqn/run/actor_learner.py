@@ -12,7 +12,9 @@ from async_dqn.base.types import StepResult
 from async_dqn.data.experience import Outputs, Step
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.run.build import make_evaluate
+from async_dqn.run.concurrent_learner import ConcurrentLearner
 from async_dqn.run.learner import Learner
+from async_dqn.run.one_by_one import OneByOne
 from async_dqn.store.client import ParameterClient
 
 _SLOT = "slot/"
@@ -36,20 +38,24 @@ class ActorLearner:
         self.agent = agent
         self._client = client
         self._rng = np.random.default_rng(seeds)
+        self._learner_rng = np.random.default_rng(seeds.spawn(1)[0])
         self._frame_stack = FrameStack(
             config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
         )
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._outputs: Outputs = {}
-        self.evaluate = make_evaluate(agent, client.online)
+        acting = {**client.online, **client.target} if agent.acts_on_target else client.online
+        self.evaluate = make_evaluate(agent, acting)
+        if not agent.predicts_together:
+            self.evaluate = OneByOne(self.evaluate, config.envs_per_worker)
         self.experience = agent.make_experience(config.envs_per_worker, self.evaluate)
-        self._learner = Learner(
+        self._learner = (ConcurrentLearner if agent.learns_beside else Learner)(
             agent,
             client,
             self.experience,
             max_gradient_norm=config.max_gradient_norm,
-            rng=self._rng,
+            rng=self._learner_rng,
         )
 
     def reset(self, observation: np.ndarray) -> None:
@@ -90,6 +96,10 @@ class ActorLearner:
         """Computes the minibatches that are due."""
         self._learner.learn()
 
+    def settle(self) -> None:
+        """Waits for what is learned beside; counts, parameters and experience agree then."""
+        self._learner.settle()
+
     def metrics(self) -> dict[str, float]:
         """The agent's own columns of metrics.csv and the loss, of the time since the last call."""
         row = dict.fromkeys(self.agent.metrics, float("nan"))
@@ -97,10 +107,12 @@ class ActorLearner:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
+        self.settle()
         arrays, values = self.experience.state()
         slots = {f"{_SLOT}{name}": value for name, value in self._client.slots().items()}
         return arrays | slots | {"observation": self._observation, "stacked": self._stacked}, {
             "rng": self._rng.bit_generator.state,
+            "learner_rng": self._learner_rng.bit_generator.state,
             "has_learned": self._learner.has_learned,
             "experience": values,
         }
@@ -117,6 +129,7 @@ class ActorLearner:
         slots = {name.removeprefix(_SLOT): array for name, array in arrays.items() if name.startswith(_SLOT)}
         self._client.restore_slots(slots)
         self._rng.bit_generator.state = values["rng"]
+        self._learner_rng.bit_generator.state = values["learner_rng"]
         if in_episode:  # else its experience may be gone, and there is nothing to learn from
             self.experience.restore(arrays, values["experience"])
             self._learner.has_learned = values["has_learned"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -94,22 +95,40 @@ class Learner:
         for _ in range(due):
             self._learn_once()
 
+    def settle(self) -> None:
+        """Returns once no minibatch is under way."""
+
     def _learn_once(self) -> None:
-        enter, client = self._client.clock.enter, self._client
+        enter = self._client.clock.enter
         enter("experience")
-        self._experience.draw(self._rng)
+        done = self._compute(self._client.rates(), enter)
+        enter("copying")
+        self._count_minibatch(*done)
+        enter("experience")
+
+    def _compute(self, rates: np.ndarray, enter: Callable[[str], object]) -> tuple[np.ndarray, str]:
+        """Draws a minibatch and hands its gradients to the client.
+
+        Returns:
+          Loss and statistics, and what made something of it not finite: "" where all was.
+        """
+        self._draw()
         seed = tf.constant(self._rng.integers(2**31, size=2, dtype=np.int32))
         enter("gradient")
-        statistics, is_finite = self._step(*self._tensors, tf.constant(client.rates()), seed)
+        statistics, is_finite = self._step(*self._tensors, tf.constant(rates), seed)
         is_finite = bool(is_finite)  # on a GPU, only now is it computed
-        enter("copying")
-        if is_finite:
-            self._sums += statistics.numpy()
+        return statistics.numpy(), "" if is_finite else _cause(self._experience.batch, self.largest_reward)
+
+    def _draw(self) -> None:
+        self._experience.draw(self._rng)
+
+    def _count_minibatch(self, statistics: np.ndarray, fault: str) -> None:
+        if not fault:
+            self._sums += statistics
             self._count += 1
-            client.after_minibatch()
+            self._client.after_minibatch()
         else:
-            client.reject_minibatch(_cause(self._experience.batch, self.largest_reward))
-        enter("experience")
+            self._client.reject_minibatch(fault)
 
     def take_statistics(self) -> dict[str, float]:
         """Means of loss and statistics over the finite minibatches since the last call; NaN where there were none."""

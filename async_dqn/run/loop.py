@@ -75,4 +75,5 @@ def run_loop(
                 if failure:
                     raise failure
     finally:
+        actor_learner.settle()
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take

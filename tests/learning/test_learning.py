@@ -36,7 +36,7 @@ def finish(command, run: RunDirectory) -> dict:
     return json.loads(run.summary.read_text())
 
 
-@pytest.mark.parametrize("agent", ["dqn", "ppo", "a3c"])
+@pytest.mark.parametrize("agent", ["dqn", "fast_dqn", "ppo", "a3c"])
 def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
     goal = [f"--stop_at_return={GOAL}", "--threads=1"]
     command, run = begin(start, agent, "baseline", f"--agent={agent}", *goal)

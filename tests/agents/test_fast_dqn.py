@@ -1,0 +1,150 @@
+"""Fast DQN: what it learns does not depend on threads, and it acts on the target network."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from async_dqn.agents.table import make_config
+from async_dqn.base.errors import UserError
+from async_dqn.envs import registry
+from async_dqn.nn.module import initial_parameters
+from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.loop import run_loop
+
+SMALL = {
+    "env": "CartPole-v1",
+    "num_workers": 1,
+    "threads": 1,
+    "envs_per_worker": 2,
+    "batch_size": 16,
+    "warmup_steps": 40,
+    "replay_capacity": 1_000,
+    "target_period": 6,
+    "train_period": 2,
+    "total_steps": 203,
+}
+
+
+class Run:
+    """One run in this process, from the beginning; `delay` is called before every minibatch and every step."""
+
+    def __init__(self, delay=lambda what: None, **settings):
+        config = make_config("fast_dqn", "cartpole", SMALL | settings)
+        self.agent = build.make_agent(config)
+        self.store = build.make_local_store(self.agent)
+        self.store.initialize(initial_parameters(self.agent.modules, config.seed))
+        self.client = build.make_direct_client(config, self.store)
+        self.client.start()
+        seeds, env_seed = build.make_seeds(config, 0, 0)
+        self.actor_learner = ActorLearner(self.agent, self.client, seeds)
+        self.env = registry.make_vector_env(self.agent.spec, config.envs_per_worker, env_seed, 1)
+        experience, send = self.actor_learner.experience, self.env.send
+        sample = experience.sample
+        experience.sample = lambda rng: (delay("minibatch"), sample(rng))
+        self.env.send = lambda actions: (delay("step"), send(actions))
+
+    def begin(self):
+        self.actor_learner.reset(self.env.reset())
+        return self
+
+    def steps(self):
+        return run_loop(self.actor_learner, self.env, self.client, claim=2)
+
+    def run(self):
+        for _ in self.steps():
+            pass
+        self.client.finish()
+        return self.store.state()
+
+
+def slow(what, seconds=0.01):
+    def delay(part):
+        if part == what:
+            time.sleep(seconds)  # whichever of the two threads is slower, the result is the same
+
+    return delay
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What training between the steps gives."""
+    state = Run(concurrent=False).begin().run()
+    assert state["counter/minibatches"] > 70 and state["counter/target_refreshes"] >= 12
+    return state
+
+
+@pytest.mark.parametrize("delay", [slow("nothing"), slow("minibatch"), slow("step")], ids=["none", "learner", "actor"])
+def test_training_beside_acting_gives_the_same_bits_whatever_the_threads_do(expected, delay):
+    assert_same(Run(delay).begin().run(), expected)
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_a_prediction_for_each_environment_gives_the_same_run(expected, concurrent):
+    assert_same(Run(concurrent=concurrent, synchronized=False).begin().run(), expected)
+
+
+@pytest.mark.parametrize("num_steps", [1, 30, 51, 54])
+def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(expected, num_steps):
+    stopped = Run(slow("minibatch", 0.001)).begin()
+    steps = stopped.steps()
+    for _ in range(num_steps):
+        next(steps)
+    steps.close()
+    stopped.client.finish()
+    arrays, values = stopped.actor_learner.state()
+    resumed = Run(seed=1)
+    resumed.store.restore(stopped.store.state())
+    resumed.client.start()
+    vars(resumed.actor_learner.experience.ring).update(vars(stopped.actor_learner.experience.ring))
+    resumed.actor_learner.restore(arrays, json.loads(json.dumps(values)), in_episode=True)
+    resumed.env = stopped.env
+    assert_same(resumed.run(), expected)
+
+
+def test_acting_goes_on_while_a_minibatch_is_computed():
+    stepped, waited = threading.Event(), []
+
+    def delay(part):
+        if part == "step" and waited:
+            stepped.set()
+        if part == "minibatch" and not waited:
+            waited.append(True)
+            assert stepped.wait(30), "no step was taken while the first minibatch was under way"
+
+    Run(delay).begin().run()
+    assert waited
+
+
+def test_actions_are_those_of_the_target_network():
+    run = Run(epsilon_start=0.0, epsilon_final=0.0).begin()
+    for _ in run.steps():
+        pass
+    layout = run.agent.modules[0].layout
+    observation = np.random.default_rng(0).normal(size=(200, 1, 4)).astype(np.float32)
+    run.client.online["q"].assign(-run.client.target["q"])  # as different as can be
+    found = run.actor_learner.evaluate(observation)["q_values"]
+    target = layout.unflatten(run.client.target["q"].numpy())
+    np.testing.assert_allclose(found, run.agent.apply({"q": target}, observation)["q_values"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"envs_per_worker": 5}, "--envs_per_worker=5: must divide the 12 agent steps"),
+        ({"envs_per_worker": 1}, "--envs_per_worker=1: there is nothing to synchronize"),
+        ({"overlap_steps": True}, "--overlap_steps: fast_dqn trains beside acting already"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        make_config("fast_dqn", "cartpole", SMALL | settings)
