@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
-from async_dqn.base import schedules
-from async_dqn.data.experience import Evaluate, Experience, Outputs, ReplayExperience
+from async_dqn.agents.base import Loss, Params, make_module, make_network
+from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
+from async_dqn.data.experience import Evaluate, Experience, ReplayExperience
 from async_dqn.data.replay import Replay, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
-from async_dqn.nn import losses, policies
+from async_dqn.nn import losses
 from async_dqn.nn.networks import Head
 from async_dqn.settings.config import ExplorationSettings, ReplaySettings, TargetSettings
 from async_dqn.settings.fields import setting
@@ -52,14 +51,12 @@ _CARTPOLE = {
 }
 
 
-class DQN(Agent):
+class DQN(EpsilonGreedyAgent):
     """Acts epsilon-greedily, learns from replay against a target network."""
 
     Config = DQNConfig
     summary = "Q-learning from replay with a target network (Mnih et al. 2015)"
-    metrics: ClassVar[tuple[str, ...]] = ("epsilon",)
     experience_flag = "replay_capacity"
-    network_outputs = {"q_values": "the value of each action"}
     presets = {
         # Mnih et al. 2015 as DeepMind's code and dqn_zoo have it: the target is refreshed every 40,000 frames and
         # epsilon falls over 4 M frames. The paper's text says 10,000 updates (160,000 frames) and 1 M frames.
@@ -94,16 +91,10 @@ class DQN(Agent):
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker)
+        super().__init__(config, spec, worker, warmup_steps=config.warmup_steps)
         heads = {"q_values": Head(spec.num_actions)}
         self._network = make_network(config, spec, heads, dueling=config.dueling)
         self.modules = [make_module(config, "q", self._network, has_target=True)]
-        self._epsilon = schedules.linear(
-            config.epsilon_start, config.epsilon_final, begin=config.warmup_steps, steps=config.epsilon_steps
-        )
-        self._ape_x = policies.ape_x_epsilons(
-            0.4, worker * config.envs_per_worker, config.envs_per_worker, config.num_workers * config.envs_per_worker
-        )
 
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
@@ -118,17 +109,6 @@ class DQN(Agent):
 
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._network.apply(params["q"], observation)
-
-    def epsilon(self, step: int) -> float | np.ndarray:
-        """The exploration at an agent step: one number, or one for each of this worker's environments [N]."""
-        return self._ape_x if self.config.exploration == "ape_x" else self._epsilon(step)
-
-    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        q_values = outputs["q_values"]
-        return policies.epsilon_greedy(q_values, np.resize(self.epsilon(step), len(q_values)), rng)
-
-    def greedy(self, outputs: Outputs) -> np.ndarray:
-        return policies.greedy(outputs["q_values"])
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
         q_tm1 = self.apply(params, batch.s_tm1)["q_values"]  # [B, A]
@@ -157,6 +137,3 @@ class DQN(Agent):
             train_period=config.train_period,
             warmup_steps=max(1, config.warmup_steps // config.num_workers),
         )
-
-    def schedules(self, step: int) -> dict[str, float]:
-        return {"epsilon": float(np.mean(self.epsilon(step)))}

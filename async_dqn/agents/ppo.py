@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
-from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.rollout import Rollout, RolloutExperience
 from async_dqn.envs.vector_env import EnvironmentSpec
@@ -18,30 +17,18 @@ from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import RolloutSettings
 from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(Config):
+class PPOConfig(RolloutSettings):
     """Settings of PPO."""
 
-    rollout_length: int = setting(64, "Steps of every environment in a rollout.", minimum=1, maximum=100_000)
-    epochs: int = setting(3, "How often each step of a rollout is learned from.", minimum=1, maximum=1_000)
-    batch_size: int = setting(256, "Steps in a minibatch.", minimum=1, maximum=65536)
     trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)
     clip: float = setting(0.1, "How far the probability of an action may move, as a ratio less 1.", minimum=0.001)
     entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
     value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
-
-    def check(self) -> None:
-        super().check()
-        steps = self.rollout_length * self.envs_per_worker
-        if self.batch_size > steps:
-            raise UserError(
-                f"--batch_size={self.batch_size}: must be at most the {steps} steps of a rollout, "
-                f"--rollout_length={self.rollout_length} x --envs_per_worker={self.envs_per_worker}"
-            )
 
 
 class Batch(NamedTuple):

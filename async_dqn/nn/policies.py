@@ -62,3 +62,23 @@ def ape_x_epsilons(base: float, first: int, count: int, total: int, alpha: float
     if not 0 <= first <= first + count <= total:
         raise ValueError(f"environments {first} to {first + count - 1} are not among the {total} from 0")
     return base ** (1 + alpha * np.arange(first, first + count) / max(total - 1, 1))
+
+
+_DRAWN, _SHARES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)
+_DRAWS = 0x657073  # tells these draws from others by the same seed
+
+
+def drawn_epsilons(seed: int, first: int, count: int) -> np.ndarray:
+    """What the exploration of some environments falls to: 0.1, 0.01 or 0.5 with probability 0.4, 0.3 and 0.3 each.
+
+    Mnih et al. 2016, experimental setup: for each actor, of which here every environment counts as one.
+
+    Args:
+      seed: what an environment has depends on it and on the environment's number alone.
+      first, count: the environments are first ... first + count - 1, of those of all workers.
+
+    Returns:
+      [count] float64.
+    """
+    rng = np.random.default_rng([seed, _DRAWS])
+    return rng.choice(_DRAWN, size=first + count, p=_SHARES)[first:]

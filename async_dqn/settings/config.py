@@ -288,6 +288,24 @@ class ReplaySettings(Config):
 
 
 @dataclasses.dataclass(frozen=True)
+class RolloutSettings(Config):
+    """Learning from rollouts, a few times over."""
+
+    rollout_length: int = setting(64, "Steps of every environment in a rollout.", minimum=1, maximum=100_000)
+    epochs: int = setting(3, "How often each step of a rollout is learned from.", minimum=1, maximum=1_000)
+    batch_size: int = setting(256, "Steps in a minibatch.", minimum=1, maximum=65536)
+
+    def check(self) -> None:
+        super().check()
+        steps = self.rollout_length * self.envs_per_worker
+        if self.batch_size > steps:
+            raise UserError(
+                f"--batch_size={self.batch_size}: must be at most the {steps} steps of a rollout, "
+                f"--rollout_length={self.rollout_length} x --envs_per_worker={self.envs_per_worker}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class TargetSettings(Config):
     """A target network."""
 
@@ -301,9 +319,10 @@ class ExplorationSettings(Config):
     exploration: str = setting(
         "shared",
         "shared: one falling epsilon for all; ape_x: a constant one for each environment, 0.4 ** (1 + 7 i / (N - 1)) "
-        "with i over the N environments of all workers.",
-        choices=("shared", "ape_x"),
+        "with i over the N environments of all workers; drawn: each environment's falls to 0.1, 0.01 or 0.5, drawn "
+        "with probability 0.4, 0.3 and 0.3.",
+        choices=("shared", "ape_x", "drawn"),
     )
     epsilon_start: float = setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
     epsilon_final: float = setting(0.01, "Exploration at the end.", minimum=0, maximum=1)
-    epsilon_steps: int = setting(100_000, "Agent steps over which exploration falls, after warm-up.", minimum=1)
+    epsilon_steps: int = setting(100_000, "Agent steps over which exploration falls, after any warm-up.", minimum=1)

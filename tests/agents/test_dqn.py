@@ -1,4 +1,4 @@
-"""DQN: its loss against backpropagation by hand, its exploration and its share of replay."""
+"""DQN: its loss against backpropagation by hand, when its exploration falls, and its share of replay."""
 
 import numpy as np
 import pytest
@@ -86,41 +86,6 @@ def test_the_one_module_has_a_target_and_the_rate_of_the_settings():
     assert initial_parameters(agent.modules, seed=3)["q"].shape == (module.size,)
 
 
-def test_acts_greedily_without_exploration_and_at_random_with_nothing_else():
-    outputs = {"q_values": np.tile([[0.0, 1.0]], (50, 1))}
-    for epsilon, expected in [(0.0, {1}), (1.0, {0, 1})]:
-        agent = make_agent(epsilon_start=epsilon, epsilon_final=epsilon)
-        actions, again = (agent.act(outputs, np.random.default_rng(0), step=0) for _ in range(2))
-        assert set(actions) == expected
-        np.testing.assert_array_equal(actions, again)
-        assert set(agent.greedy(outputs)) == {1}
-
-
-def test_shared_exploration_begins_to_fall_after_warm_up_and_is_the_same_for_all_workers():
-    settings = {"warmup_steps": 1_000, "epsilon_steps": 2_000, "epsilon_final": 0.1, "num_workers": 2}
-    agents = [make_agent(worker, **settings) for worker in (0, 1)]
-    for step, value in [(0, 1.0), (1_000, 1.0), (2_000, 1 - 0.9 / 2), (3_000, 0.1), (9_000, 0.1)]:
-        assert [agent.schedules(step) for agent in agents] == [{"epsilon": pytest.approx(value)}] * 2
-
-
-def test_ape_x_exploration_is_spread_over_the_environments_of_all_workers():
-    agents = [
-        make_agent(worker, exploration="ape_x", num_workers=3, envs_per_worker=2, replay_capacity=3_000)
-        for worker in range(3)
-    ]
-    epsilons = np.concatenate([agent.epsilon(12_345) for agent in agents])
-    np.testing.assert_allclose(epsilons, [0.4 ** (1 + 7 * i / (6 - 1)) for i in range(6)])
-    assert agents[1].schedules(0) == {"epsilon": pytest.approx((epsilons[2] + epsilons[3]) / 2)}
-
-
-def test_ape_x_explores_in_each_environment_by_its_own_epsilon():
-    agent = make_agent(exploration="ape_x", num_workers=1, envs_per_worker=2)
-    rng, outputs = np.random.default_rng(0), {"q_values": np.tile([[0.0, 1.0]], (2, 1))}
-    actions = np.array([agent.act(outputs, rng, 0) for _ in range(4_000)])
-    # Half of the random actions are the other one.
-    np.testing.assert_allclose(1 - actions.mean(axis=0), [0.4 / 2, 0.4**8 / 2], atol=0.02)
-
-
 def test_workers_share_out_replay_and_warm_up():
     agent = make_agent(num_workers=4, envs_per_worker=2, replay_capacity=4_000, warmup_steps=400, train_period=1)
     experience = agent.make_experience(2, evaluate=None)
@@ -132,3 +97,10 @@ def test_workers_share_out_replay_and_warm_up():
         sizes.append((len(ring), experience.due() > 0))
     assert all(is_due == (size >= 400 // 4) for size, is_due in sizes)
     assert 4_000 // 4 - 2 * 8 <= len(ring) <= 4_000 // 4
+
+
+def test_shared_exploration_begins_to_fall_after_warm_up_and_is_the_same_for_all_workers():
+    settings = {"warmup_steps": 1_000, "epsilon_steps": 2_000, "epsilon_final": 0.1, "num_workers": 2}
+    agents = [make_agent(worker, **settings) for worker in (0, 1)]
+    for step, value in [(0, 1.0), (1_000, 1.0), (2_000, 1 - 0.9 / 2), (3_000, 0.1), (9_000, 0.1)]:
+        assert [agent.schedules(step) for agent in agents] == [{"epsilon": pytest.approx(value)}] * 2

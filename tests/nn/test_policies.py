@@ -8,6 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from async_dqn.nn.policies import (
     ape_x_epsilons,
+    drawn_epsilons,
     epsilon_greedy,
     greedy,
     log_softmax,
@@ -148,3 +149,16 @@ def test_epsilons_of_ape_x_with_another_alpha():
 def test_environments_beyond_the_total_have_no_epsilon(first, count, total):
     with pytest.raises(ValueError, match=f"environments {first} to {first + count - 1} are not among the {total}"):
         ape_x_epsilons(0.4, first, count, total)
+
+
+def test_drawn_epsilons_have_the_shares_of_the_paper():
+    drawn = drawn_epsilons(3, 0, 30_000)
+    for epsilon, share in [(0.1, 0.4), (0.01, 0.3), (0.5, 0.3)]:
+        assert (drawn == epsilon).mean() == pytest.approx(share, abs=0.01)  # over three standard deviations
+
+
+def test_a_drawn_epsilon_depends_on_the_seed_and_the_number_of_the_environment_alone():
+    whole = drawn_epsilons(7, 0, 100)
+    for first, count in [(0, 1), (0, 40), (25, 3), (99, 1)]:
+        np.testing.assert_array_equal(drawn_epsilons(7, first, count), whole[first : first + count])
+    assert (drawn_epsilons(8, 0, 100) != whole).any()

@@ -1,0 +1,53 @@
+"""What the agents have in common that value actions and explore by epsilon."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from async_dqn.agents.base import Agent
+from async_dqn.base import schedules
+from async_dqn.data.experience import Outputs
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import policies
+from async_dqn.settings.config import ExplorationSettings
+
+
+class EpsilonGreedyAgent(Agent):
+    """Takes the action of the highest value, or with probability epsilon a random one.
+
+    Args:
+      warmup_steps: agent steps of all workers before epsilon begins to fall.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ("epsilon",)
+    network_outputs = {"q_values": "the value of each action"}
+
+    config: ExplorationSettings
+
+    def __init__(self, config: ExplorationSettings, spec: EnvironmentSpec, worker: int, *, warmup_steps: int = 0):
+        super().__init__(config, spec, worker)
+        count = config.envs_per_worker
+        first, total = worker * count, config.num_workers * count
+        if config.exploration == "ape_x":
+            self._first_epsilon = self._last_epsilon = policies.ape_x_epsilons(0.4, first, count, total)  # [N]
+        else:
+            drawn = config.exploration == "drawn"
+            last = policies.drawn_epsilons(config.seed, first, count) if drawn else config.epsilon_final
+            self._first_epsilon, self._last_epsilon = np.full(count, config.epsilon_start), np.full(count, last)
+        self._progress = schedules.linear(0.0, 1.0, begin=warmup_steps, steps=config.epsilon_steps)
+
+    def epsilon(self, step: int) -> np.ndarray:
+        """The exploration in each of this worker's environments [N] at an agent step."""
+        return self._first_epsilon + self._progress(step) * (self._last_epsilon - self._first_epsilon)
+
+    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
+        q_values = outputs["q_values"]
+        return policies.epsilon_greedy(q_values, np.resize(self.epsilon(step), len(q_values)), rng)
+
+    def greedy(self, outputs: Outputs) -> np.ndarray:
+        return policies.greedy(outputs["q_values"])
+
+    def schedules(self, step: int) -> dict[str, float]:
+        return {"epsilon": float(np.mean(self.epsilon(step)))}
