@@ -166,9 +166,10 @@ def make_optimizer(config: Config) -> optimizers.Optimizer:
     adds to staleness (Mitliagkas et al. 2016).
     """
     power = config.num_workers if config.averages == "shared" else 1
-    if config.optimizer == "adam":
+    if config.optimizer in ("adam", "radam"):
         beta1, beta2 = (decay**power for decay in _ADAM_DECAYS)
-        return optimizers.adam(beta1=beta1, beta2=beta2, epsilon=config.optimizer_epsilon)
+        make = optimizers.adam if config.optimizer == "adam" else optimizers.radam
+        return make(beta1=beta1, beta2=beta2, epsilon=config.optimizer_epsilon)
     return optimizers.rmsprop(
         decay=config.rmsprop_decay**power,
         epsilon=config.optimizer_epsilon,

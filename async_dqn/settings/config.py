@@ -14,7 +14,7 @@ from async_dqn.settings.fields import Fields, setting
 Self = TypeVar("Self", bound="Config")
 
 DTYPES = ("float32", "bfloat16")
-OPTIMIZERS = ("adam", "rmsprop", "centered_rmsprop")
+OPTIMIZERS = ("adam", "radam", "rmsprop", "centered_rmsprop")
 UPDATE_MODES = {"ps": ("async", "sync", "accumulate"), "shared_memory": ("hogwild", "locked")}  # the first: its default
 ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
 

@@ -11,12 +11,12 @@ GRADIENTS = np.array([[0.1, -1.0, 5.0, 0.0], [0.3, 1.0, -2.0, 1e-3], [-0.2, 0.5,
 RATES = [0.1, 0.1, 0.05, 0.2]
 
 
-def run(optimizer, gradients=GRADIENTS):
+def run(optimizer, gradients=GRADIENTS, rates=RATES):
     """The parameters after every step, and the slots at the end."""
     parameters = tf.Variable(START, dtype=tf.float32)
     slots = {name: tf.Variable(value) for name, value in optimizer.initial_slots(len(START)).items()}
     after = []
-    for gradient, rate in zip(gradients, RATES, strict=True):
+    for gradient, rate in zip(gradients, rates, strict=True):
         optimizer.apply(parameters, slots, tf.constant(gradient, tf.float32), tf.constant(rate, tf.float32))
         after.append(parameters.numpy())
     return np.array(after), {name: slot.numpy() for name, slot in slots.items()}
@@ -28,6 +28,24 @@ def adam_by_hand(beta1, beta2, epsilon):
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g**2
         x = x - rate * np.sqrt(1 - beta2**t) / (1 - beta1**t) * m / (np.sqrt(v) + epsilon)
+        yield x
+
+
+def radam_by_hand(beta1, beta2, epsilon, gradients, rate):
+    """Algorithm 2 of Liu et al. 2020, line by line, with epsilon where `adam_by_hand` has it."""
+    x, m, v = START.copy(), np.zeros(4), np.zeros(4)
+    rho_inf = 2 / (1 - beta2) - 1
+    for t, g in enumerate(gradients, start=1):
+        v = beta2 * v + (1 - beta2) * g**2
+        m = beta1 * m + (1 - beta1) * g
+        m_hat = m / (1 - beta1**t)
+        rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+        if rho > 4:
+            length = np.sqrt(1 - beta2**t) / (np.sqrt(v) + epsilon)
+            r = np.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            x = x - rate * r * m_hat * length
+        else:
+            x = x - rate * m_hat
         yield x
 
 
@@ -53,6 +71,33 @@ def test_first_step_of_adam_is_the_learning_rate_against_the_sign():
     np.testing.assert_allclose(after[0], [1.0 - 0.1, -2.0 + 0.1, 3.0 - 0.1, 0.5], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("beta1", "beta2", "epsilon"), [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-3), (0.9, 0.5, 1e-8)])
+def test_radam(beta1, beta2, epsilon):
+    gradients = np.random.default_rng(0).normal(size=(60, 4))
+    optimizer = optimizers.radam(beta1=beta1, beta2=beta2, epsilon=epsilon)
+    after, slots = run(optimizer, gradients, [0.01] * len(gradients))
+    expected = np.array([*radam_by_hand(beta1, beta2, epsilon, gradients, 0.01)])
+    np.testing.assert_allclose(after, expected, rtol=1e-4, atol=1e-5)
+    assert slots["step"] == len(gradients)
+
+
+def test_the_first_step_of_radam_is_along_the_gradient_however_long_that_is():
+    after, _ = run(optimizers.radam())
+    np.testing.assert_allclose(after[0], START - 0.1 * GRADIENTS[0], rtol=1e-5)
+
+
+def test_radam_becomes_adam():
+    """1 - beta2 ** t goes to 1, and so does the rectification."""
+    assert [float(optimizers.rectification(tf.constant(t, tf.float64), 0.999)) for t in (1.0, 4.0)] == [0, 0]
+    found = [float(optimizers.rectification(tf.constant(t, tf.float64), 0.999)) for t in (5.0, 100.0, 1_000.0, 1e5)]
+    # At 100: 2 / 0.001 - 1 = 1999 less 2 * 100 * 0.999^100 / (1 - 0.999^100).
+    power = 0.999**100
+    rho = 1999 - 200 * power / (1 - power)
+    by_hand = np.sqrt((rho - 4) * (rho - 2) * 1999 / (1995 * 1997 * rho))
+    assert found[1] == pytest.approx(by_hand, rel=1e-3)
+    assert 0 < found[0] < found[1] < found[2] < found[3] == pytest.approx(1, abs=1e-4)
+
+
 @pytest.mark.parametrize("centered", [False, True])
 @pytest.mark.parametrize(("decay", "epsilon"), [(0.95, 0.01), (0.5, 1e-4)])
 def test_rmsprop(decay, epsilon, centered):
@@ -73,7 +118,13 @@ def test_add_adds_the_update_whatever_the_learning_rate():
     assert slots == {}
 
 
-ALL = [optimizers.add(), optimizers.adam(), optimizers.rmsprop(centered=False), optimizers.rmsprop(centered=True)]
+ALL = [
+    optimizers.add(),
+    optimizers.adam(),
+    optimizers.radam(beta2=0.9),
+    optimizers.rmsprop(centered=False),
+    optimizers.rmsprop(centered=True),
+]
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: optimizer.name)
