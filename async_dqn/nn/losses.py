@@ -31,6 +31,33 @@ def huber(error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
     return 0.5 * quadratic**2 + delta * (magnitude - quadratic)
 
 
+def sarsa(
+    q_tm1: tf.Tensor,
+    a_tm1: tf.Tensor,
+    r_t: tf.Tensor,
+    discount_t: tf.Tensor,
+    q_t: tf.Tensor,
+    a_t: tf.Tensor,
+) -> tf.Tensor:
+    """TD errors that bootstrap from a given action (Rummery & Niranjan 1994); from the best one it is Q-learning.
+
+    Args:
+      q_tm1: [B, A] values of the online network at s_tm1.
+      a_tm1: [B] int32 actions.
+      r_t: [B] rewards, over n steps where the transition is.
+      discount_t: [B] discounts, 0 on termination.
+      q_t: [B, A] values of the target network at s_t.
+      a_t: [B] int32 actions at s_t.
+
+    Returns:
+      [B] errors. No gradient reaches `q_t`.
+    """
+    _check((q_tm1, 2), (a_tm1, 1), (r_t, 1), (discount_t, 1), (q_t, 2), (a_t, 1))
+    bootstrap = tf.gather(q_t, a_t, batch_dims=1)  # [B]
+    target = tf.stop_gradient(r_t + discount_t * bootstrap)  # [B]
+    return target - tf.gather(q_tm1, a_tm1, batch_dims=1)
+
+
 def double_q_learning(
     q_tm1: tf.Tensor,
     a_tm1: tf.Tensor,
@@ -42,11 +69,7 @@ def double_q_learning(
     """TD errors of double Q-learning: `q_t_selector` chooses the action, `q_t` values it (van Hasselt et al. 2016).
 
     Args:
-      q_tm1: [B, A] values of the online network at s_tm1.
-      a_tm1: [B] int32 actions.
-      r_t: [B] rewards, over n steps where the transition is.
-      discount_t: [B] discounts, 0 on termination.
-      q_t: [B, A] values of the target network at s_t.
+      q_tm1, a_tm1, r_t, discount_t, q_t: as in `sarsa`.
       q_t_selector: [B, A] values of the online network at s_t.
 
     Returns:
@@ -54,9 +77,7 @@ def double_q_learning(
     """
     _check((q_tm1, 2), (a_tm1, 1), (r_t, 1), (discount_t, 1), (q_t, 2), (q_t_selector, 2))
     a_t = tf.argmax(q_t_selector, axis=1, output_type=tf.int32)  # [B]
-    bootstrap = tf.gather(q_t, a_t, batch_dims=1)  # [B]
-    target = tf.stop_gradient(r_t + discount_t * bootstrap)  # [B]
-    return target - tf.gather(q_tm1, a_tm1, batch_dims=1)
+    return sarsa(q_tm1, a_tm1, r_t, discount_t, q_t, a_t)
 
 
 def log_probability(logits: tf.Tensor, action: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,26 @@ def test_double_q_learning_values_the_action_that_the_selector_chooses():
     np.testing.assert_allclose(errors, [1 + 0.9 * 1 - 1, -1 + 0.5 * 7 - 6], rtol=1e-6)
 
 
+def test_sarsa_bootstraps_from_the_action_that_was_taken():
+    errors = losses.sarsa(Q_TM1, A_TM1, R_T, tf.constant([0.9, 0.5]), Q_T, tf.constant([2, 0]))
+    np.testing.assert_allclose(errors, [1 + 0.9 * 1 - 1, -1 + 0.5 * 7 - 6], rtol=1e-6)
+
+
+def test_no_gradient_reaches_the_target_of_sarsa():
+    sources = [Q_TM1, Q_T, R_T, DISCOUNT_T]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        total = tf.reduce_sum(losses.sarsa(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, tf.constant([2, 0])))
+    of_q_tm1, *others = tape.gradient(total, sources)
+    np.testing.assert_array_equal(of_q_tm1, [[-1, 0, 0], [0, 0, -1]])
+    assert others == [None] * 3
+
+
+def test_actions_of_another_rank_are_refused():
+    with pytest.raises(ValueError, match="rank 2, not 1"):
+        losses.sarsa(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, A_TM1[:, None])
+
+
 def test_gradient_reaches_the_value_of_the_action_taken_and_nothing_else():
     sources = [Q_TM1, Q_T, SELECTOR, R_T, DISCOUNT_T]
     with tf.GradientTape() as tape:

@@ -1,11 +1,11 @@
-"""Generalised advantages: by hand, and against the sum that the paper writes."""
+"""Returns and advantages: by hand, and against the sums that define them."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from async_dqn.nn.returns import generalized_advantages
+from async_dqn.nn.returns import generalized_advantages, lambda_returns, segments
 
 
 def column(*values):
@@ -104,3 +104,116 @@ def test_arrays_of_different_shapes_are_refused(index):
 def test_vectors_are_refused():
     with pytest.raises(ValueError, match=r"not all the same \[T, N\]"):
         generalized_advantages(*[np.zeros(3, np.float32)] * 3, *[np.zeros(3, bool)] * 2, 0.9, 0.5)
+
+
+def returns(reward, next_value, terminated, truncated, trace=0.5):
+    """Lambda-returns [T] of one environment, with a discount of 0.9."""
+    floats = (column(*values).astype(np.float32) for values in (reward, next_value))
+    flags = (column(*values).astype(bool) for values in (terminated, truncated))
+    return lambda_returns(*floats, *flags, 0.9, trace)[:, 0]
+
+
+def test_lambda_returns_within_one_episode():
+    found = returns([1, 2], [20, 30], [0, 0], [0, 0])
+    last = 2 + 0.9 * 30
+    np.testing.assert_allclose(found, [1 + 0.9 * (0.5 * 20 + 0.5 * last), last], rtol=1e-6)
+
+
+def test_lambda_returns_end_with_a_termination_and_look_beyond_a_truncation_no_further_than_its_value():
+    terminated = returns([1, 2, 3], [10, np.nan, 30], [0, 1, 0], [0, 0, 0])
+    np.testing.assert_allclose(terminated, [1 + 0.9 * (0.5 * 10 + 0.5 * 2), 2, 3 + 0.9 * 30], rtol=1e-6)
+    truncated = returns([1, 2, 3], [10, 20, 30], [0, 0, 0], [0, 1, 0])
+    cut = 2 + 0.9 * 20
+    np.testing.assert_allclose(truncated, [1 + 0.9 * (0.5 * 10 + 0.5 * cut), cut, 3 + 0.9 * 30], rtol=1e-6)
+    both = returns([1, 2, 3], [10, 20, 30], [0, 1, 0], [0, 1, 0])
+    np.testing.assert_allclose(both, terminated)
+
+
+def test_with_trace_0_lambda_returns_are_those_of_one_step_and_with_1_those_of_all():
+    ends = [0, 0, 0], [0, 0, 0]
+    np.testing.assert_allclose(returns([1, 2, 3], [10, 20, 30], *ends, trace=0), [1 + 9, 2 + 18, 3 + 27], rtol=1e-6)
+    first = 1 + 0.9 * 2 + 0.9**2 * 3 + 0.9**3 * 30
+    np.testing.assert_allclose(returns([1, 2, 3], [10, 20, 30], *ends, trace=1)[0], first, rtol=1e-6)
+
+
+ROLLOUTS = given(
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from([0.0, 0.2, 0.8]),
+    st.integers(0, 2**32 - 1),
+)
+
+
+def slow_return(reward, next_value, terminated, truncated, discount, steps):
+    """The return [T] of each step of one environment by at most `steps` rewards, its sum written out."""
+    found = np.zeros(len(reward))
+    for t in range(len(reward)):
+        for n, later in enumerate(range(t, min(t + steps, len(reward)))):
+            found[t] += discount**n * reward[later]
+            is_last = later == min(t + steps, len(reward)) - 1 or truncated[later]
+            if terminated[later]:
+                break
+            if is_last:
+                found[t] += discount ** (n + 1) * next_value[later]
+                break
+    return found
+
+
+@settings(deadline=None)
+@ROLLOUTS
+def test_lambda_returns_are_averages_of_n_step_returns(length, num_envs, discount, trace, end_share, seed):
+    """Equation 12.3 of Sutton & Barto: (1 - lambda) * sum of lambda^(n - 1) * G_n, all that is left to the last one."""
+    rng = np.random.default_rng(seed)
+    reward, next_value = rng.normal(size=(2, length, num_envs)).astype(np.float32)
+    terminated, truncated = rng.random((2, length, num_envs)) < end_share
+    found = lambda_returns(reward, next_value, terminated, truncated, discount, trace)
+    assert found.dtype == np.float32
+    for env in range(num_envs):
+        columns = [one[:, env] for one in (reward, next_value, terminated, truncated)]
+        expected = trace**length * slow_return(*columns, discount, length + 1)
+        for n in range(1, length + 1):
+            expected += (1 - trace) * trace ** (n - 1) * slow_return(*columns, discount, n)
+        np.testing.assert_allclose(found[:, env], expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None)
+@ROLLOUTS
+def test_segments_with_the_value_at_their_end_are_the_returns(length, num_envs, discount, _, end_share, seed):
+    rng = np.random.default_rng(seed)
+    reward, next_value = rng.normal(size=(2, length, num_envs)).astype(np.float32)
+    terminated, truncated = rng.random((2, length, num_envs)) < end_share
+    found = segments(reward, terminated, truncated, discount)
+    value = next_value[found.last, np.arange(num_envs)]
+    expected = lambda_returns(reward, next_value, terminated, truncated, discount, 1.0)
+    np.testing.assert_allclose(found.reward + found.discount * value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_segments_by_hand():
+    """A termination after the second of five steps, a truncation after the fourth."""
+    found = segments(
+        column(1, 2, 3, 4, 5).astype(np.float32),
+        column(0, 1, 0, 0, 0).astype(bool),
+        column(0, 0, 0, 1, 0).astype(bool),
+        0.9,
+    )
+    np.testing.assert_allclose(found.reward[:, 0], [1 + 0.9 * 2, 2, 3 + 0.9 * 4, 4, 5], rtol=1e-6)
+    np.testing.assert_allclose(found.discount[:, 0], [0, 0, 0.9**2, 0.9, 0.9], rtol=1e-6)
+    np.testing.assert_array_equal(found.last[:, 0], [1, 1, 3, 3, 4])
+    assert [one.dtype for one in found] == [np.float32, np.float32, np.int64]
+
+
+def test_a_whole_rollout_is_one_segment():
+    found = segments(column(1, 2, 3).astype(np.float32), *np.zeros((2, 3, 1), bool), 0.5)
+    np.testing.assert_allclose(found.reward[:, 0], [1 + 0.5 * 2 + 0.25 * 3, 2 + 0.5 * 3, 3])
+    np.testing.assert_allclose(found.discount[:, 0], [0.125, 0.25, 0.5])
+    np.testing.assert_array_equal(found.last[:, 0], [2, 2, 2])
+
+
+def test_returns_of_arrays_of_different_shapes_are_refused():
+    floats, flags = np.zeros((3, 2), np.float32), np.zeros((3, 2), bool)
+    with pytest.raises(ValueError, match=r"\(3, 1\).* not all the same \[T, N\]"):
+        lambda_returns(floats, floats[:, :1], flags, flags, 0.9, 0.5)
+    with pytest.raises(ValueError, match=r"\(2, 2\).* not all the same \[T, N\]"):
+        segments(floats, flags[:2], flags, 0.9)
