@@ -5,27 +5,31 @@ import numpy as np
 from async_dqn.data.experience import Step
 
 
-def fill(experience, rewards, terminated, truncated, outputs):
+def fill(experience, rewards, terminated, truncated, outputs, actions=None, first=0):
     """Adds T steps [T, N] of environments whose observation is the number of the step; one that cuts leads 100 further.
 
-    Actions tell the environments apart: they are n modulo 2.
+    The second number of the observation is that of the environment. Without `actions` [T, N] they are n modulo 2.
 
     Args:
+      first: the number of the first step.
       outputs: stacked observations [N, 1, 4] -> what the networks say of them.
     """
     num_envs = rewards.shape[1]
     for t, (reward, ended, cut) in enumerate(zip(rewards, terminated, truncated, strict=True)):
-        seen = np.full((num_envs, 4), t, np.float32)
+        seen = np.full((num_envs, 4), first + t, np.float32)
+        seen[:, 1] = np.arange(num_envs)
+        following = seen.copy()
+        following[:, 0] += 1 + 100 * cut
         experience.add(
             Step(
                 observation=seen,
                 stacked=seen[:, None],
-                action=np.arange(num_envs, dtype=np.int32) % 2,
+                action=np.arange(num_envs, dtype=np.int32) % 2 if actions is None else actions[t],
                 outputs=outputs(seen[:, None]),
                 reward=reward,
                 terminated=ended,
                 truncated=cut,
-                next_observation=seen + 100 * cut[:, None] + 1,
+                next_observation=following,
             ),
             num_envs,
         )

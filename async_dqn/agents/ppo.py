@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
 from async_dqn.data.experience import Evaluate, Experience, Outputs
-from async_dqn.data.rollout import Rollout, RolloutExperience
+from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
@@ -113,8 +112,7 @@ class PPO(Agent):
 
     @classmethod
     def experience_bytes(cls, config: PPOConfig, spec: EnvironmentSpec) -> int:
-        frames = spec.stack * math.prod(spec.observation_shape) * spec.observation_dtype.itemsize
-        return config.rollout_length * config.envs_per_worker * frames
+        return required_bytes(config.rollout_length, config.envs_per_worker, spec)
 
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._network.apply(params["policy_value"], observation)

@@ -14,6 +14,8 @@ TABLE = {
     "a3c": "async_dqn.agents.a3c:A3C",
     "dqn": "async_dqn.agents.dqn:DQN",
     "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
+    "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
+    "pqn": "async_dqn.agents.pqn:PQN",
     "ppo": "async_dqn.agents.ppo:PPO",
 }
 

@@ -1,5 +1,6 @@
 """Rollouts: T steps of N environments, learned from a few times and then forgotten."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,9 +9,15 @@ import numpy.typing as npt
 
 from async_dqn.data.experience import Evaluate, Outputs, Step
 from async_dqn.data.replay import Replay
+from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.aligned import aligned_empty
 
 _FOLLOWING = "rollout/following/"
+
+
+def required_bytes(length: int, num_envs: int, spec: EnvironmentSpec) -> int:
+    """What the observations of a rollout take of memory, which is nearly all that it takes."""
+    return length * num_envs * spec.stack * math.prod(spec.observation_shape) * spec.observation_dtype.itemsize
 
 
 class Rollout(NamedTuple):
@@ -23,6 +30,20 @@ class Rollout(NamedTuple):
     truncated: np.ndarray  # [T, N] bool
     outputs: Outputs  # {head: [T, N, ...]} of the networks, on which the actions were chosen
     next_outputs: Outputs  # the same on what each step led to; those of terminated steps have no meaning
+    last: np.ndarray  # [N, S, ...], what the last step led to
+    cut: Mapping[tuple[int, int], np.ndarray]  # (t, n) -> [S, ...], what a truncated step led to
+
+    def following(self, times: np.ndarray, envs: np.ndarray) -> np.ndarray:
+        """The stacks [K, S, ...] that steps t of environments n led to, with t in `times` [K] and n in `envs` [K].
+
+        What a terminated step led to has no meaning.
+        """
+        found = self.stacked[(times + 1) % len(self.stacked), envs]
+        is_last = times == len(self.stacked) - 1
+        found[is_last] = self.last[envs[is_last]]
+        for (time, env), stack in self.cut.items():
+            found[(times == time) & (envs == env)] = stack
+        return found
 
 
 class RolloutExperience:
@@ -32,6 +53,9 @@ class RolloutExperience:
     A step that `truncate` takes back keeps its place in the rollout, with a reward of 0, and is never drawn; then
     there is no such order.
 
+    With an `overlap` the last steps of a rollout are the first ones of the next, for an algorithm that has to know what
+    happened after the steps that it learns from.
+
     Args:
       num_envs: N.
       length: T, at least 1.
@@ -39,9 +63,11 @@ class RolloutExperience:
       observation_dtype: its type.
       epochs: how often each step of a rollout is learned from.
       batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning.
-      prepare: rollout -> a named tuple of arrays [T * N, ...], with what is fixed for as long as it is learned from.
+      prepare: rollout -> a named tuple of arrays, with what is fixed for as long as it is learned from. They are
+        [(T - overlap) * N, ...], a row for each step that is learned from.
       evaluate: the networks' outputs on stacked observations, for what lies after the last step.
       action_shape, action_dtype: of one action.
+      overlap: steps, less than T.
     """
 
     def __init__(
@@ -57,12 +83,16 @@ class RolloutExperience:
         evaluate: Evaluate,
         action_shape: tuple[int, ...] = (),
         action_dtype: npt.DTypeLike = np.int32,
+        overlap: int = 0,
     ):
         self.ring: Replay | None = None
         shape = (length, num_envs)
-        if not 1 <= batch_size <= length * num_envs:
-            raise ValueError(f"batch_size {batch_size} must be 1 to the {length} x {num_envs} steps of a rollout")
-        self._epochs, self._prepare, self._evaluate = epochs, prepare, evaluate
+        self._num_rows = (length - overlap) * num_envs
+        if not 1 <= batch_size <= self._num_rows:
+            raise ValueError(
+                f"batch_size {batch_size} must be 1 to the {length - overlap} x {num_envs} steps of a rollout"
+            )
+        self._epochs, self._prepare, self._evaluate, self._overlap = epochs, prepare, evaluate, overlap
         self._stacked = np.zeros((*shape, *observation_shape), observation_dtype)
         self._action = np.zeros((*shape, *action_shape), action_dtype)
         self._reward = np.zeros(shape, np.float32)
@@ -76,7 +106,7 @@ class RolloutExperience:
         self._following: dict[str, np.ndarray] = {}  # the outputs one step later, of the parameters at the first draw
         self._prepared: Any = None
         self._order = np.empty(0, np.int64)  # of what is still to be learned from
-        self._per_epoch = -(-length * num_envs // batch_size)
+        self._per_epoch = -(-self._num_rows // batch_size)
         columns = prepare(self._rollout(self._outputs))
         self.batch = type(columns)(*(aligned_empty((batch_size, *one.shape[1:]), one.dtype) for one in columns))
         self._drawn = 0
@@ -84,7 +114,7 @@ class RolloutExperience:
     def add(self, step: Step, num_steps: int) -> None:
         del num_steps  # of the last step of a run some may not count; nothing is learned from it
         if self._length == len(self._action):
-            self._begin()
+            self._begin(self._overlap)
         t = self._length
         self._stacked[t], self._action[t], self._reward[t] = step.stacked, step.action, step.reward
         self._terminated[t], self._truncated[t], self._void[t] = step.terminated, step.truncated, False
@@ -95,19 +125,28 @@ class RolloutExperience:
             self._cut[t, int(n)] = self._last[n].copy()
         self._length += 1
 
-    def _begin(self) -> None:
-        self._length, self._drawn, self._prepared = 0, 0, None
+    def _begin(self, kept: int = 0) -> None:
+        """Begins a rollout with the last steps of the one before."""
+        shift = len(self._action) - kept
+        for one in self._arrays().values():
+            one[:kept] = one[shift:]
+        self._cut = {(t - shift, n): stack for (t, n), stack in self._cut.items() if t >= shift}
+        self._length, self._drawn, self._prepared = kept, 0, None
         self._following = {}
-        self._cut.clear()
 
     def due(self) -> int:
-        return self._epochs * self._per_epoch - self._drawn if self._length == len(self._action) else 0
+        is_full = self._length == len(self._action) and not self._void_rows().all()
+        return self._epochs * self._per_epoch - self._drawn if is_full else 0
+
+    def _void_rows(self) -> np.ndarray:
+        """Which of the steps that are learned from were taken back: [T - overlap, N] bool."""
+        return self._void[: len(self._void) - self._overlap]
 
     def draw(self, rng: np.random.Generator) -> None:
         if self._prepared is None:
             self._following = self._following or self._next_outputs()
             self._prepared = self._prepare(self._rollout(self._following))
-        if self._per_epoch == 1 and not self._void.any():  # the sums over all steps are the same in any order
+        if self._per_epoch == 1 and not self._void_rows().any():  # the sums over all steps are the same in any order
             for column, values in zip(self.batch, self._prepared, strict=True):
                 np.copyto(column, values)
         else:
@@ -117,7 +156,7 @@ class RolloutExperience:
     def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
         if place == 0:
-            self._order = rng.permutation(np.flatnonzero(~self._void))
+            self._order = rng.permutation(np.flatnonzero(~self._void_rows()))
         size = len(self.batch[0])
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
         for column, values in zip(self.batch, self._prepared, strict=True):
@@ -125,7 +164,15 @@ class RolloutExperience:
 
     def _rollout(self, next_outputs: Outputs) -> Rollout:
         return Rollout(
-            self._stacked, self._action, self._reward, self._terminated, self._truncated, self._outputs, next_outputs
+            self._stacked,
+            self._action,
+            self._reward,
+            self._terminated,
+            self._truncated,
+            self._outputs,
+            next_outputs,
+            self._last,
+            self._cut,
         )
 
     def _next_outputs(self) -> dict[str, np.ndarray]:

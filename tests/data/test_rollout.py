@@ -26,7 +26,7 @@ def prepare(rollout):
 class Game:
     """Steps of N environments whose observation is (episode, step in it); the network adds both up, times `factor`."""
 
-    def __init__(self, *, num_envs=2, length=4, stack=2, epochs=3, batch_size=4, seed=0):
+    def __init__(self, *, num_envs=2, length=4, stack=2, epochs=3, batch_size=4, seed=0, prepare=prepare, **options):
         self.factor = 1.0
         self.experience = RolloutExperience(
             num_envs=num_envs,
@@ -37,6 +37,7 @@ class Game:
             batch_size=batch_size,
             prepare=prepare,
             evaluate=self.evaluate,
+            **options,
         )
         self.rng = np.random.default_rng(seed)
         self._observation = np.tile(np.float32([100, 0]), (num_envs, 1))  # [N, 2]
@@ -65,7 +66,8 @@ class Game:
     def draw(self):
         self.experience.draw(self.rng)
         self.experience.check_valid()
-        return Batch(*(column.copy() for column in self.experience.batch))
+        batch = self.experience.batch
+        return type(batch)(*(column.copy() for column in batch))
 
     def draw_all(self):
         return [self.draw() for _ in range(self.experience.due())]
@@ -281,3 +283,91 @@ def test_the_first_step_of_a_rollout_is_taken_back_alone():
     spoil(game, [1])
     game.add()
     assert {step for batch in game.draw_all() for step in batch.step} == {0, 2, 3}
+
+
+class Steps(NamedTuple):
+    stacked: np.ndarray  # [B, S, 2]
+    following: np.ndarray  # [B, S, 2] where the step led
+
+
+def prepare_but_the_last(rollout, overlap=1):
+    """All steps but the last ones of a rollout."""
+    length, num_envs = len(rollout.stacked) - overlap, rollout.stacked.shape[1]
+    times, envs = np.repeat(np.arange(length), num_envs), np.tile(np.arange(num_envs), length)
+    return Steps(rollout.stacked[:length].reshape(-1, 2, 2), rollout.following(times, envs))
+
+
+def test_following_gives_the_stacks_that_steps_led_to():
+    game = Game(num_envs=2, length=4, batch_size=8, epochs=1, prepare=lambda one: prepare_but_the_last(one, 0))
+    game.add()
+    game.add(truncated=[0])
+    game.add()
+    game.add()
+    batch = game.draw()
+    found = {seen: led.tolist() for seen, led in zip(batch.stacked[:, 1:].sum((1, 2)), batch.following, strict=True)}
+    # Environment 0 in its second episode begins with (200, 0): before it (100, 1) led to (100, 2), which was cut off.
+    assert found[200] == [[200, 0], [200, 1]]
+    assert found[201] == [[200, 1], [200, 2]]  # the last step of the rollout
+    assert found[103] == [[100, 3], [100, 4]]  # environment 1
+    cut = [
+        led.tolist() for seen, led in zip(batch.stacked, batch.following, strict=True) if seen[1].tolist() == [100, 1]
+    ]
+    assert cut == [[[100, 1], [100, 2]]] * 2
+
+
+def test_with_an_overlap_every_step_is_learned_from_once_and_what_came_next_is_known():
+    game = Game(num_envs=1, length=3, batch_size=2, epochs=1, prepare=prepare_but_the_last, overlap=1)
+    seen = []
+    for number in range(1, 12):
+        game.add(truncated=[0] if number in (3, 7) else [])
+        assert game.experience.due() == (number >= 3 and number % 2)  # after steps 3, 5, 7 ...
+        if game.experience.due():
+            batch = game.draw()
+            order = np.argsort(batch.stacked[:, 1].sum(axis=1))
+            seen += [
+                (one[1].tolist(), led[1].tolist())
+                for one, led in zip(batch.stacked[order], batch.following[order], strict=True)
+            ]
+    steps = [[100, 0], [100, 1], [100, 2], *([200, step] for step in range(4)), *([300, step] for step in range(3))]
+    assert [one for one, _ in seen] == steps
+    assert [led for _, led in seen] == [[episode, step + 1] for episode, step in steps]
+
+
+def test_an_overlap_is_kept_over_a_restart_and_forgotten_where_environments_start_anew():
+    saved, restored = (
+        Game(num_envs=1, length=3, batch_size=2, epochs=1, overlap=1, prepare=prepare_but_the_last) for _ in range(2)
+    )
+    for _ in range(4):
+        if saved.experience.due():
+            saved.draw()
+        saved.add()
+    restored.experience.restore(*saved.experience.state())
+    restored._observation, restored._stacked = saved._observation, saved._stacked
+    for game in (saved, restored):
+        game.add()
+    for column, expected in zip(restored.draw(), saved.draw(), strict=True):
+        np.testing.assert_array_equal(np.sort(column, axis=0), np.sort(expected, axis=0))
+    saved.experience.truncate()
+    for number in range(3):
+        assert saved.experience.due() == 0, number
+        saved.add()
+    assert saved.experience.due() == 1
+
+
+def test_steps_that_are_taken_back_are_not_drawn_with_an_overlap_either():
+    game = Game(num_envs=1, length=3, batch_size=2, epochs=1, prepare=prepare_but_the_last, overlap=1)
+    game.add()
+    game.add(truncated=[0])
+    spoil(game, [0])
+    game.add(truncated=[0])
+    spoil(game, [0])  # of this rollout one step is left, and of the next one none of the first two
+    batch = game.draw()
+    assert batch.stacked[:, 1].tolist() == [[100, 0]] * 2
+    assert batch.following[:, 1].tolist() == [[100, 1]] * 2
+    game.add(truncated=[0])
+    spoil(game, [0])
+    game.add()
+    assert game.experience.due() == 0
+    game.add()
+    game.add()
+    assert sorted(step[1].tolist() for step in game.draw().stacked) == [[400, 0], [400, 1]]
