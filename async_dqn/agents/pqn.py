@@ -43,13 +43,13 @@ _COMMON = {
 _ATARI = _COMMON | {
     "network": "nips",
     "total_steps": 3_000_000,
-    "envs_per_worker": 32,
+    "envs_per_worker": 16,
     "rollout_length": 32,
-    "epochs": 2,
-    "batch_size": 256,
+    "epochs": 3,
+    "batch_size": 128,
     "learning_rate": 5e-4,
     "epsilon_final": 0.01,
-    "epsilon_steps": 300_000,
+    "epsilon_steps": 150_000,
 }
 
 
