@@ -193,15 +193,17 @@ class _Worker:
         Args:
           modules: {name: (optimizer, parameters)}; one whose name is in capitals has no target.
           worker: in whose name; None: in its own.
-          options: of `RemoteParameterStore`, other than the defaults here.
+          options: of `RemoteParameterStore`, other than the defaults here; with a quorum of `VersionedStore`.
         """
         from async_dqn.cluster import server
         from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
+        from async_dqn.cluster.versioned_store import VersionedStore
 
         assert wait_until_reachable(self._spec.ps, START, lambda: False) == []
         token = new_token()
         defaults = {"target_period": 0, "max_staleness": 0, "deadline": 30.0}
-        self.store = RemoteParameterStore(
+        make: Any = VersionedStore if "quorum" in (options or {}) else RemoteParameterStore
+        self.store = make(
             spec=self._spec,
             target=self._target,
             session_config=self._config,
@@ -263,6 +265,19 @@ class _Worker:
     def each_at_once(self, method: str, arguments: list[tuple]) -> list[Any]:
         self._barrier.wait(START)
         return self.each(method, arguments)
+
+    def train(self, gradients: Sequence[Any], leaves: bool) -> list[Any]:
+        """Makes a round trip with each gradient, computed on what the one before pulled. Gives all that was pulled."""
+        from async_dqn.store.base import Counters, Update
+
+        pulled = [self.store.pull()]
+        for gradient in gradients:
+            update, counts = {"q": Update(gradient, 0.1)}, Counters(updates=1, minibatches=1)
+            pulled.append(self.store.push_pull(update, counts, pulled[-1].counters.updates)[1])
+            pulled[-1].online["q"] = pulled[-1].online["q"].copy()
+        if leaves:
+            self.store.leave()
+        return pulled
 
     def wait_until_ready(self, deadline: float) -> None:
         self.store.wait_until_ready(deadline, lambda: False)
@@ -335,6 +350,11 @@ class Client:
     def __call__(self, name: str, *arguments: Any, deadline: float = START) -> Any:
         self.begin(name, *arguments)
         return self.result(deadline)
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        self._process.kill()
+        self._process.join()
 
     def end(self, deadline: float = 10.0) -> int | None:
         """Ends the process, by force after the deadline. Gives its exit code."""

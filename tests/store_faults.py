@@ -90,7 +90,7 @@ def write_again(store: Any, state: Any, generation: int) -> list[int]:
     import numpy as np
 
     nodes = store._nodes
-    feed: dict[tf.Tensor, Any] = {nodes.generation: generation, nodes.refreshes: 0}
+    feed: dict[tf.Tensor, Any] = {nodes.generation: generation, nodes.refreshes: 0, nodes.num_updates: 0}
     for (k, module, name), node in nodes.values.items():
         value, sizes = state[f"{module}/{name}"], nodes.sizes[module]
         feed[node] = np.split(value, np.cumsum(sizes)[:-1])[k] if value.shape == (sum(sizes),) else value

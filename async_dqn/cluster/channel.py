@@ -52,6 +52,7 @@ class Answer(NamedTuple):
     before: Counters
     after: Counters
     granted: int
+    mark: np.ndarray  # see `Counted`
 
 
 class Channel:
@@ -139,12 +140,17 @@ class Channel:
                 self._explain_refusal()
             if not counted.hold:
                 before, after = (Counters(*map(int, row)) for row in (counted.before, counted.after))
-                return Answer(before, after, max(int(counted.granted), 0)), found
+                return Answer(before, after, max(int(counted.granted), 0), counted.mark), found
             held_since = held_since or time.monotonic()
             if time.monotonic() - held_since > _LONGEST_HOLD:
                 self._release(int(counted.hold))
                 held_since = None
             time.sleep(_HOLD_PERIOD)
+
+    def look(self, step: Step, again: Callable[[], Step] | None = None) -> tuple[Answer, Any]:
+        """Makes a step that counts nothing; arguments and what it gives are as those of `send`."""
+        with self._sending:
+            return self._send(0, Counters(), step, again)
 
     def settle(self) -> int:
         """After an outage: sends counts that may not have arrived. Gives the steps granted to calls that never knew."""

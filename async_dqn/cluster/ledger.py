@@ -10,6 +10,9 @@ a worker that stood still while the run went on cannot write into it. Steps that
 back into the budget at the moment in which it leaves, is replaced or is lost.
 
 A worker numbers its requests in two sequences: counts alone, and pushes. Within one the requests must arrive in order.
+
+Under a quorum (see `quorum`) a push is a gradient of the open version, the one after the `updates` there are. The
+request with which that is complete counts the update, whether it is a push or comes from a worker that waits.
 """
 
 from collections.abc import Callable
@@ -19,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.cluster.quorum import Quorum
 from async_dqn.store.base import Counters
 
 _C = len(Counters._fields)
@@ -28,11 +32,17 @@ _CLAIMED, _STEPS, _MINIBATCHES, _UPDATES, _DROPPED, _REFRESHES, _STOPPED = map(
 )
 _MAXIMA = tuple(map(Counters._fields.index, ("staleness_max", "stopped")))
 _RUN_ID, _GENERATION, _SETTINGS_ID, _HOLD = range(_C, _C + 4)
-_TOKEN, _STATE, _JOINS, _STARTS, _OUTSTANDING, _COUNT, _GRANTED, _PUSH, _IS_ADMITTED, _ADMITTED = range(_C, _C + 10)
-_BEFORE = _C + 10  # the counters before the last push, C columns
+_GRADIENTS = _C + 4  # in the open version
+_LAST_MINIBATCHES = _C + 5  # at the last version
+_TOKEN, _STATE, _JOINS, _STARTS, _OUTSTANDING, _COUNT, _GRANTED, _PUSH, _IS_ADMITTED = range(_C, _C + 9)
+_IS_AWAITED = _C + 9  # whether a version waits for its gradient
+_ADMITTED = _C + 10
+_VERSION = _C + 11  # that its last gradient is in
+_BEFORE = _C + 12  # the counters before the last push, C columns
 WIDTH = _BEFORE + _C
 _MEMBERS = 2  # the row of worker 0
 _MAX_REQUESTS = 2**40  # of one process
+_BEHIND = -1  # in place of a hold: a shard has not applied the last version yet
 
 
 class MemberState(IntEnum):
@@ -54,6 +64,8 @@ class Member(NamedTuple):
     starts: int  # processes that have been this worker
     joins: int  # how often one of them has joined
     admitted: int  # the order of its last push that was to be applied
+    is_awaited: bool  # whether a version waits for its gradient
+    version: int  # that its last gradient is in
 
 
 class Ledger(NamedTuple):
@@ -68,6 +80,7 @@ class Ledger(NamedTuple):
     generation: int
     settings_id: int
     hold: int  # not 0: whose request it is that no update may be admitted now
+    gradients: int  # in the open version
     members: list[Member]
 
 
@@ -83,12 +96,14 @@ def parse(rows: np.ndarray) -> Ledger:
             row[_STARTS],
             row[_JOINS],
             row[_ADMITTED],
+            bool(row[_IS_AWAITED]),
+            row[_VERSION],
         )
         for row in table[_MEMBERS:]
     ]
     run, base = table[0], table[1]
-    run_id, generation, settings_id, hold = run[_RUN_ID : _HOLD + 1]
-    return Ledger(Counters(*run[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, hold, members)
+    run_id, generation, settings_id, hold, gradients = run[_RUN_ID : _GRADIENTS + 1]
+    return Ledger(Counters(*run[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, hold, gradients, members)
 
 
 def initial_rows(
@@ -98,6 +113,7 @@ def initial_rows(
     rows = np.zeros((_MEMBERS + num_workers, WIDTH), np.int64)
     rows[:2, :_C] = counters
     rows[0, [_RUN_ID, _GENERATION, _SETTINGS_ID]] = run_id, generation, settings_id
+    rows[0, _LAST_MINIBATCHES] = counters.minibatches
     rows[_MEMBERS : _MEMBERS + len(starts), _STARTS] = starts[:num_workers]
     return rows
 
@@ -110,7 +126,9 @@ class Counted(NamedTuple):
     granted: tf.Tensor  # steps
     is_member: tf.Tensor  # whether the sender still is the member, bool
     hold: tf.Tensor  # not 0: nothing was done, as this hold is on; the same request may be sent again
-    mark: tf.Tensor  # [3] what shards must know: generation, count of target refreshes, order of the push
+    # What shards must know, [3]: generation, count of target refreshes, order of the push. Under a quorum [4 + W]:
+    # generation, refreshes, updates, the version that the sender's last gradient is in, and the order of each worker's.
+    mark: tf.Tensor
 
 
 class LedgerOperations:
@@ -132,6 +150,8 @@ class LedgerOperations:
         budget: int,
         target_period: int,
         max_staleness: int,
+        quorum: Quorum | None = None,
+        deposits: tf.Tensor | None = None,
     ) -> Counted:
         """Graph form of `store.base.advance` for one worker; counted once however often a request is sent.
 
@@ -142,9 +162,14 @@ class LedgerOperations:
         Args:
           request: its number in its sequence, from 1.
           computed_on: of a push: `updates` in the pull that it was computed on; None: these are counts alone.
+          quorum: of a push: when the open version is complete. A request that was seen, as 0 always is, may complete it
+            as well. Targets are refreshed with versions only. None: each push is an update.
+          deposits: [K, 2] int64, under a quorum: the version of each shard, and whether the gradient is there. It is
+            dropped where it is not everywhere.
         """
         is_push = computed_on is not None
         last = _PUSH if is_push else _COUNT
+        versions, are_there = tf.unstack(deposits, axis=1) if quorum else [tf.constant([], tf.int64)] * 2  # [K]
 
         def body() -> tuple[tf.Tensor, ...]:
             rows = self.variable.read_value()
@@ -155,30 +180,46 @@ class LedgerOperations:
             hold = tf.where(is_unseen, run[_HOLD], 0)
             if not is_push:  # counts of minibatches may refresh targets
                 hold = tf.where(counts[_MINIBATCHES] > 0, hold, 0)
+            if quorum:  # so that what is not applied yet is all of one version, on every shard
+                is_behind = is_unseen & tf.equal(hold, 0) & (tf.reduce_min(versions) < before[_UPDATES])
+                hold = tf.where(is_behind, tf.constant(_BEHIND, tf.int64), hold)
             is_new = is_unseen & tf.equal(hold, 0)
             is_fresh = tf.constant(True)
             if is_push and max_staleness:
                 is_fresh = before[_UPDATES] - computed_on <= max_staleness
+            if quorum:
+                is_fresh &= quorum.may_enter(before[_UPDATES], computed_on, old[_VERSION])
+                is_fresh &= tf.reduce_all(are_there > 0)
             asked = tf.unstack(tf.where(is_new, counts, tf.zeros_like(counts)))
             num_updates = asked[_UPDATES]
-            asked[_UPDATES] = tf.where(is_fresh, num_updates, 0)
-            asked[_DROPPED] += num_updates - asked[_UPDATES]
+            admitted = asked[_UPDATES] = tf.where(is_fresh, num_updates, 0)
+            asked[_DROPPED] += num_updates - admitted
+            is_complete = tf.constant(True)
+            if quorum:
+                version = tf.where(admitted > 0, before[_UPDATES] + 1, old[_VERSION])
+                gradients = run[_GRADIENTS] + admitted
+                is_lacking = _is_lacking(rows[_MEMBERS:], worker, version, before[_UPDATES])
+                is_complete = is_member & tf.equal(run[_HOLD], 0) & quorum.is_complete(gradients, is_lacking)
+                asked[_UPDATES] = tf.cast(is_complete, tf.int64)
             ceiling = tf.where(before[_STOPPED] > 0, before[_CLAIMED], tf.maximum(before[_CLAIMED], budget))
             claimed = tf.minimum(before[_CLAIMED] + asked[_CLAIMED], ceiling)
             asked[_CLAIMED] = claimed - before[_CLAIMED]
             asked[_REFRESHES] = tf.zeros([], tf.int64)
+            minibatches = before[_MINIBATCHES] + asked[_MINIBATCHES]
             if target_period:
-                minibatches = before[_MINIBATCHES] + asked[_MINIBATCHES]
-                is_due = minibatches // target_period > before[_MINIBATCHES] // target_period
-                asked[_REFRESHES] = tf.cast(is_due, tf.int64)
+                last_minibatches = run[_LAST_MINIBATCHES] if quorum else before[_MINIBATCHES]
+                is_due = minibatches // target_period > last_minibatches // target_period
+                asked[_REFRESHES] = tf.cast(is_complete & is_due, tf.int64)
             after, own = _added(before, asked), _added(old[:_C], asked)
 
             answer = {_OUTSTANDING: old[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS]}
             answer[last] = tf.where(is_new, request, old[last])
             if is_push:
-                order = old[_JOINS] * _MAX_REQUESTS + request
+                order = order_of(old[_JOINS], request)
                 answer[_IS_ADMITTED] = tf.where(is_new, tf.cast(is_fresh, tf.int64), old[_IS_ADMITTED])
                 answer[_ADMITTED] = tf.where(is_new & is_fresh, order, old[_ADMITTED])
+                if quorum:
+                    answer |= {_VERSION: version, _ADMITTED: tf.where(admitted > 0, order, old[_ADMITTED])}
                 known = tf.where(is_new, before, old[_BEFORE:])
                 granted = asked[_CLAIMED]
                 # A request that is not the last one was given up by its sender, which has gone on.
@@ -186,10 +227,19 @@ class LedgerOperations:
                 order = tf.where(is_last, order, 0)
             else:
                 granted = answer[_GRANTED] = tf.where(is_new, asked[_CLAIMED], old[_GRANTED])
+                is_claim = is_new & (counts[_CLAIMED] > 0)
+                answer[_IS_AWAITED] = tf.where(is_claim, tf.cast(granted > 0, tf.int64), old[_IS_AWAITED])
                 known = old[_BEFORE:]
                 order = tf.zeros([], tf.int64)
             kept = [answer.get(column, old[column]) for column in range(_C, _BEFORE)]
-            rows = _replaced(rows, worker, tf.concat([after, run[_C:]], 0), tf.concat([own, tf.stack(kept), known], 0))
+            run = tf.concat([after, run[_C:]], 0)
+            mark = tf.stack([run[_GENERATION], after[_REFRESHES], order])
+            if quorum:
+                run = _with(run, _GRADIENTS, tf.where(is_complete, tf.zeros_like(gradients), gradients))
+                run = _with(run, _LAST_MINIBATCHES, tf.where(is_complete, minibatches, run[_LAST_MINIBATCHES]))
+                orders = _with(rows[_MEMBERS:, _ADMITTED], worker, answer[_ADMITTED])
+                mark = tf.concat([mark[:2], [after[_UPDATES], version], orders], 0)
+            rows = _replaced(rows, worker, run, tf.concat([own, tf.stack(kept), known], 0))
             with tf.control_dependencies([before, self.variable.assign(rows, read_value=False)]):
                 return (
                     tf.identity(known if is_push else before),
@@ -197,7 +247,7 @@ class LedgerOperations:
                     tf.identity(granted),
                     tf.identity(is_member),
                     tf.identity(hold),
-                    tf.stack([run[_GENERATION], after[_REFRESHES], order]),
+                    mark,
                 )
 
         return Counted(*self._execute(body))
@@ -217,9 +267,10 @@ class LedgerOperations:
 
         def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
             starts = old[_STARTS] + tf.where(tf.equal(old[_TOKEN], token), tf.zeros_like(is_start), is_start)
-            joined = tf.stack(
-                [tf.constant(token, tf.int64), MemberState.ACTIVE, old[_JOINS] + 1, starts, 0, 0, 0, 0, 0]
-            )
+            # Nobody waits for a process that takes another's place until it has claimed steps.
+            is_awaited = tf.cast(tf.equal(old[_STATE], int(MemberState.EXPECTED)), tf.int64)
+            member = [tf.constant(token, tf.int64), MemberState.ACTIVE, old[_JOINS] + 1, starts, 0, 0, 0, 0, 0]
+            joined = tf.stack([*member, is_awaited])
             is_as_read = tf.equal(run[_GENERATION], generation) & tf.equal(old[_JOINS], joins)
             new = tf.concat([old[:_C], joined, old[_ADMITTED:]], 0)
             return tf.where(is_as_read & (generation > 0), new, old)
@@ -231,7 +282,7 @@ class LedgerOperations:
 
         def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
             del run
-            ended = tf.stack([tf.constant(0, tf.int64), state, old[_JOINS], old[_STARTS], 0, 0, 0, 0, 0])
+            ended = tf.stack([tf.constant(0, tf.int64), state, old[_JOINS], old[_STARTS], 0, 0, 0, 0, 0, 0])
             return tf.where(_is_member(old, token), tf.concat([old[:_C], ended, old[_ADMITTED:]], 0), old)
 
         return self._change_member(worker, change)
@@ -303,9 +354,20 @@ class LedgerOperations:
             return self._critical.execute(body)
 
 
+def order_of(joins: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
+    """The place of a push among all pushes of its worker: the later process's come later."""
+    return joins * _MAX_REQUESTS + request
+
+
 def _is_member(row: tf.Tensor, token: int | tf.Tensor) -> tf.Tensor:
     # Not `==`, which compares objects in a plain graph.
     return tf.equal(row[_STATE], int(MemberState.ACTIVE)) & tf.equal(row[_TOKEN], token)
+
+
+def _is_lacking(members: tf.Tensor, worker: int, version: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+    """The workers at work that have no gradient in the open version [W]; the one of this worker is in `version`."""
+    is_at_work = tf.equal(members[:, _STATE], int(MemberState.ACTIVE)) & (members[:, _IS_AWAITED] > 0)
+    return is_at_work & (_with(members[:, _VERSION], worker, version) <= updates)
 
 
 def _added(counters: tf.Tensor, asked: list[tf.Tensor]) -> tf.Tensor:

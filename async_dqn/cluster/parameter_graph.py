@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows
-from async_dqn.cluster.shards import Push, make_shards, variables
+from async_dqn.cluster.shards import Push, Shard, make_shards, variables
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.nn.module import Module
 from async_dqn.store.base import Counters, EpisodeReport
@@ -37,6 +37,7 @@ class ParameterGraph:
       read: [K] of {module: {name: array}} after nothing up to `counted_up_to` can still arrive.
       generations: [K], of the parameters.
       written: [K] generations, after variables were set from `values` {(k, module, name): placeholder}.
+      catch_up: a step after which every shard has applied all that is complete; None: there is none.
 
     Args:
       strategy: this worker's `ParameterServerStrategy`; it places the variables on the parameter servers.
@@ -46,6 +47,8 @@ class ParameterGraph:
       max_staleness: updates that are older are dropped; 0: none.
       wire_dtype: what updates and pulled parameters are sent in.
     """
+
+    catch_up: tuple[Any, dict[tf.Tensor, Any]] | None = None
 
     def __init__(
         self,
@@ -64,21 +67,21 @@ class ParameterGraph:
         self.names = [module.name for module in modules]
         self._worker, self._wire_dtype = worker, wire_dtype
         with self.graph.as_default(), strategy.scope():
-            self.shards = make_shards(modules, spec.num_ps, spec.num_workers)
+            self.shards = self._make_shards(spec, modules)
             self.sizes = {name: [shard.modules[name].size for shard in self.shards] for name in self.names}
             operations = self._build_ledger(spec, worker, token)
             self.request, self.computed_on = _int64(), _int64()
             self.counts = tf.compat.v1.placeholder(tf.int64, [_C])
-            limits = {"budget": budget, "target_period": target_period, "max_staleness": max_staleness}
-            common = {"request": self.request, "counts": self.counts, **limits}
-            self.count = operations.count(worker, token, computed_on=None, **common)
-            self.count_push = operations.count(worker, token, computed_on=self.computed_on, **common)
-            self.refreshed = [shard.apply(self.count, worker, None) for shard in self.shards]
             self._build_queue()
-            self._build_pushes()
+            self._build_placeholders()
+            limits = {"budget": budget, "target_period": target_period, "max_staleness": max_staleness}
+            self._build_requests(operations, token, {"request": self.request, "counts": self.counts, **limits})
             self._build_pulls()
             self._build_state()
         self.graph.finalize()
+
+    def _make_shards(self, spec: ClusterSpec, modules: Sequence[Module]) -> Sequence[Shard]:
+        return make_shards(modules, spec.num_ps, spec.num_workers)
 
     def _build_ledger(self, spec: ClusterSpec, worker: int, token: int) -> LedgerOperations:
         shape = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
@@ -103,11 +106,21 @@ class ParameterGraph:
             self.report = episodes.enqueue_many(self.episodes)
             self.take = episodes.dequeue_many(episodes.size())  # nobody but the chief takes any
 
-    def _build_pushes(self) -> None:
+    def _build_placeholders(self) -> None:
         self.rates = tf.compat.v1.placeholder(tf.float32, [len(self.names)])
         self.updates = self._placeholders(self._wire_dtype, [None])
         self.segments, self.buffers = self._placeholders(tf.string, []), self._placeholders(tf.int64, [])
         self.reaches: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
+        for k, shard in enumerate(self.shards):
+            with tf.device(shard.device):
+                for name in self.names:
+                    self.reaches[name].append(shared_memory.reaches(self.segments[name][k]))
+
+    def _build_requests(self, operations: LedgerOperations, token: int, options: dict[str, Any]) -> None:
+        """Requests of counts, and pushes with what is pulled in the same step."""
+        self.count = operations.count(self._worker, token, computed_on=None, **options)
+        self.count_push = operations.count(self._worker, token, computed_on=self.computed_on, **options)
+        self.refreshed = [shard.apply(self.count, self._worker, None) for shard in self.shards]
         self.pushed: list[tf.Operation] = []
         self.exchanged: list[tf.Operation] = []
         self.pulled: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
@@ -121,9 +134,8 @@ class ParameterGraph:
             for name, module in shard.modules.items():
                 address, buffer = self.segments[name][k], self.buffers[name][k]
                 with tf.device(shard.device):
-                    self.reaches[name].append(shared_memory.reaches(address))
                     with tf.control_dependencies([self.pushed[k]]):  # and so of counters older than the parameters
-                        self.pulled[name].append(self._to_wire(module.online))
+                        self.pulled[name].append(self._to_wire(module.online.read_value()))
                     with tf.control_dependencies([self.exchanged[k]]):
                         self.given[name].append(shared_memory.give(address, buffer, module.online.read_value()))
 
@@ -136,7 +148,7 @@ class ParameterGraph:
         for shard in self.shards:
             for name, module in shard.modules.items():
                 with tf.device(shard.device), tf.control_dependencies([gate]):
-                    self.pull[name].append(self._to_wire(module.online))
+                    self.pull[name].append(self._to_wire(module.online.read_value()))
                 if module.target is not None:
                     self.read_target.setdefault(name, []).append(module.target.read_value())
 
@@ -146,7 +158,7 @@ class ParameterGraph:
         self.counted_up_to = tf.compat.v1.placeholder(tf.int64, self.shards[0].record.shape)
         self.read = [shard.read(self.counted_up_to) for shard in self.shards]
         self.generations = [shard.generation() for shard in self.shards]
-        self.refreshes = _int64()
+        self.refreshes, self.num_updates = _int64(), _int64()
         self.values: dict[tuple[int, str, str], tf.Tensor] = {}
         self.written: list[tf.Tensor] = []
         self.initialized: list[tf.Tensor] = []
@@ -159,7 +171,7 @@ class ParameterGraph:
                         for name, variable in held.named.items()
                     }
                 self.values |= {(k, module, name): value for name, value in values[module].items()}
-            self.written.append(shard.write(values, self.generation, self.refreshes))
+            self.written.append(shard.write(values, self.generation, self.refreshes, self.num_updates))
             self.initialized += shard.is_initialized()
         with tf.device(self._ledger.device):
             self.initialized.append(tf.raw_ops.VarIsInitializedOp(resource=self._ledger.handle))
@@ -167,8 +179,8 @@ class ParameterGraph:
     def _placeholders(self, dtype: Any, shape: list[int | None]) -> dict[str, list[tf.Tensor]]:
         return {name: [tf.compat.v1.placeholder(dtype, shape) for _ in self.shards] for name in self.names}
 
-    def _to_wire(self, variable: tf.Variable) -> tf.Tensor:
-        return tf.cast(variable.read_value(), self._wire_dtype)
+    def _to_wire(self, value: tf.Tensor) -> tf.Tensor:
+        return tf.cast(value, self._wire_dtype)
 
 
 def _int64() -> tf.Tensor:

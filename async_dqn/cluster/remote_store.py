@@ -4,7 +4,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,8 +94,9 @@ class RemoteParameterStore:
         self.modules = modules
         self.total_steps = total_steps
         self._worker, self._token, self._spec = worker, token, spec
-        self._deadline = deadline
-        self._nodes = nodes = ParameterGraph(
+        self._deadline, self._should_stop = deadline, should_stop
+        self._generation = 0
+        self._nodes = nodes = self._make_graph(
             spec,
             strategy,
             worker=worker,
@@ -128,10 +129,12 @@ class RemoteParameterStore:
             nodes.sizes, self._reach, warn, is_allowed=may_share_memory and wire_dtype == "float32"
         )
         self._exchanging = threading.RLock()  # one round trip at a time uses the segments
-        self._generation = 0
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self.settings_id = 0  # of what all workers must have in common; 0: any will do
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
+
+    def _make_graph(self, *arguments: Any, **options: Any) -> ParameterGraph:
+        return ParameterGraph(*arguments, **options)
 
     def _explain_refusal(self) -> None:
         """Raises Outage where everyone has to join again, RunError where only this worker is no longer the member."""
@@ -261,31 +264,46 @@ class RemoteParameterStore:
     def _push_pull(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
         nodes = self._nodes
         feed = self._by_sockets(updates, computed_on)
-        segments = self._segments.get()
-        near = [k for k, segment in enumerate(segments[nodes.names[0]]) if segment]
-        operations: list[Any] = list(nodes.pushed)
-        pulls = {name: list(nodes.pulled[name]) for name in updates}
-        for k in near:
-            operations[k] = nodes.exchanged[k]
-            for name in updates:
-                pulls[name][k] = nodes.given[name][k]
+        segments, near = self._shared()
+        operations = [(nodes.exchanged if k in near else nodes.pushed)[k] for k in range(self._spec.num_ps)]
 
         def again() -> Step:
-            near.clear()
-            self._segments.drop()  # the step that was lost may still be at work there
-            return (nodes.pushed, {name: nodes.pulled[name] for name in updates}), feed
+            self._drop(near)
+            return (nodes.pushed, self._pulls(updates, near)), feed
 
-        step = (operations, pulls), self._by_memory(segments, near, feed)
+        step = (operations, self._pulls(updates, near)), self._by_memory(segments, near, feed)
         answer, (_, found) = self._pushes.send(counts, step, again)
+        return answer.before, Pulled(self._found(found, segments, near), answer.after)
+
+    def _shared(self) -> tuple[Segments, list[int]]:
+        """The segments, and the ps that share them."""
+        segments = self._segments.get()
+        return segments, [k for k, segment in enumerate(segments[self._nodes.names[0]]) if segment]
+
+    def _drop(self, near: list[int]) -> None:
+        """From now on no ps shares memory: a step that was lost may still be at work there."""
+        near.clear()
+        self._segments.drop()
+
+    def _pulls(self, names: Iterable[str], near: list[int]) -> dict[str, list[tf.Tensor]]:
+        """What is fetched to pull these modules, each tensor from one ps."""
+        nodes = self._nodes
+        return {
+            name: [(nodes.given if k in near else nodes.pulled)[name][k] for k in range(self._spec.num_ps)]
+            for name in names
+        }
+
+    def _found(self, pulled: Mapping[str, Sequence[Any]], segments: Segments, near: list[int]) -> dict[str, np.ndarray]:
+        """The flat vectors, of what these gave."""
         online = {}
-        for name in updates:
-            shards = list(found[name])
+        for name, one in pulled.items():
+            shards = list(one)
             for k in near:
                 segment = segments[name][k]
                 assert segment is not None
                 shards[k] = segment.pulled[shards[k]]
             online[name] = _join(shards)
-        return answer.before, Pulled(online, answer.after)
+        return online
 
     def _by_sockets(self, updates: Mapping[str, Update], computed_on: int) -> dict[tf.Tensor, Any]:
         """What is fed to push updates, each module's cut into shards."""

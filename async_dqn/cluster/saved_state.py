@@ -3,8 +3,9 @@
 **Reading** puts a hold into the ledger: no further update is admitted. It waits until all that was admitted is applied
 on every shard. Then it reads each shard. An update whose worker was lost on the way may never be applied on some shard;
 after a short wait the shards are told to refuse it for good. So what is read is what the parameters are when the hold
-ends. Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its chief was
-lost, nobody else would.
+ends. Under a quorum nothing is ever missing on a shard. The gradients of the open version are not saved there: they
+count as dropped. Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its
+chief was lost, nobody else would.
 
 **Writing** gives the parameters a new generation, on every shard together with the values. What was admitted before
 belongs to an older one, and is refused however late it arrives.
@@ -40,14 +41,18 @@ def read_state(
     for attempt in range(10):
         feed = {nodes.hold_id: hold + attempt}
         ledger = parse(channel.run_again(nodes.hold, feed))
-        orders = [member.admitted for member in ledger.members]
+        orders = [0 if nodes.catch_up else member.admitted for member in ledger.members]
         # What the record of every shard holds once all that was admitted is applied.
         target = np.array([ledger.generation, ledger.counters.target_refreshes, *orders], np.int64)
-        _drain(channel, nodes, target)
+        if nodes.catch_up:
+            channel.run_again(*nodes.catch_up)
+        else:
+            _drain(channel, nodes, target)
         shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
         before = parse(channel.run_again(nodes.release, feed))
         if _is_of_one_moment(ledger, before, hold + attempt):
-            return _whole(parse(rows).counters, shards, modules)
+            counters, open_gradients = parse(rows).counters, parse(rows).gradients
+            return _whole(counters._replace(dropped=counters.dropped + open_gradients), shards, modules)
         if time.monotonic() > end:
             break
     raise RunError("the parameters were not saved: others went on, or restored them, at each try")
@@ -96,7 +101,11 @@ def write_state(
     generation = max(time.time_ns(), known + 1)
     num_workers = nodes.rows.shape[0] - 2
     counters = saved_counters(state)
-    feed: dict[Any, Any] = {nodes.generation: generation, nodes.refreshes: counters.target_refreshes}
+    feed: dict[Any, Any] = {
+        nodes.generation: generation,
+        nodes.refreshes: counters.target_refreshes,
+        nodes.num_updates: counters.updates,
+    }
     for module, sizes in nodes.sizes.items():
         for (k, owner, name), node in nodes.values.items():
             if owner == module:

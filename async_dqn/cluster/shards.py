@@ -16,7 +16,7 @@ from async_dqn.cluster.ledger import Counted
 from async_dqn.nn.module import Module
 from async_dqn.nn.optimizers import Optimizer
 
-_GENERATION, _REFRESHES, _ORDERS = range(3)
+GENERATION, REFRESHES, ORDERS = range(3)  # columns of the record
 
 
 def shard_sizes(num_parameters: int, num_shards: int) -> list[int]:
@@ -78,14 +78,14 @@ class Shard:
 
         def body() -> tf.Tensor:
             record = self.record.read_value()
-            is_current = tf.equal(record[_GENERATION], generation)
-            is_new = is_current & (order > record[_ORDERS + worker])
-            is_behind = is_current & (refreshes > record[_REFRESHES])
+            is_current = tf.equal(record[GENERATION], generation)
+            is_new = is_current & (order > record[ORDERS + worker])
+            is_behind = is_current & (refreshes > record[REFRESHES])
             new = [
-                tf.where(is_behind, refreshes, record[_REFRESHES]),
-                tf.where(is_new, order, record[_ORDERS + worker]),
+                tf.where(is_behind, refreshes, record[REFRESHES]),
+                tf.where(is_new, order, record[ORDERS + worker]),
             ]
-            new = tf.tensor_scatter_nd_update(record, [[_REFRESHES], [_ORDERS + worker]], new)
+            new = tf.tensor_scatter_nd_update(record, [[REFRESHES], [ORDERS + worker]], new)
             # Before the update: a step that is cut short in between loses an update here, and applies none twice.
             applied = [self.record.assign(new, read_value=False)]
             with tf.control_dependencies(applied):
@@ -109,8 +109,8 @@ class Shard:
 
         def body() -> dict[str, dict[str, tf.Tensor]]:
             record = self.record.read_value()
-            is_current = tf.equal(record[_GENERATION], counted_up_to[_GENERATION])
-            is_behind = is_current & (counted_up_to[_REFRESHES] > record[_REFRESHES])
+            is_current = tf.equal(record[GENERATION], counted_up_to[GENERATION])
+            is_behind = is_current & (counted_up_to[REFRESHES] > record[REFRESHES])
             new = tf.where(is_current, tf.maximum(record, counted_up_to), record)
             refreshed = self._refresh_if(is_behind, [self.record.assign(new, read_value=False)])
             with tf.control_dependencies([refreshed]):
@@ -127,7 +127,13 @@ class Shard:
         with tf.device(self.device):
             return self._critical.execute(self._known_generation)
 
-    def write(self, values: Mapping[str, Mapping[str, tf.Tensor]], generation: tf.Tensor, refreshes: tf.Tensor) -> Any:
+    def write(
+        self,
+        values: Mapping[str, Mapping[str, tf.Tensor]],
+        generation: tf.Tensor,
+        refreshes: tf.Tensor,
+        updates: tf.Tensor,
+    ) -> Any:
         """Sets all variables from {module: {name: array}}; gives the generation after.
 
         Nothing happens unless the generation is a newer one: so a request that arrives late or twice does nothing.
@@ -137,12 +143,16 @@ class Shard:
             known = self._known_generation()
 
             def assign() -> tf.Tensor:
-                assigned = [
-                    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=values[module][name])
+                new = [
+                    (variable, values[module][name])
                     for module, shard in self.modules.items()
                     for name, variable in shard.named.items()
                 ]
-                orders = tf.zeros([self.record.shape[0] - _ORDERS], tf.int64)
+                assigned = [
+                    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+                    for variable, value in [*new, *self._cleared(updates)]
+                ]
+                orders = tf.zeros([self.record.shape[0] - ORDERS], tf.int64)
                 record = tf.concat([[generation, refreshes], orders], 0)
                 with tf.control_dependencies(assigned):
                     assigned = [tf.raw_ops.AssignVariableOp(resource=self.record.handle, value=record)]
@@ -157,13 +167,18 @@ class Shard:
     def is_initialized(self) -> list[tf.Tensor]:
         """Whether each of its variables is set."""
         variables = [self.record, *(one for shard in self.modules.values() for one in shard.named.values())]
+        variables += [variable for variable, _ in self._cleared(tf.zeros([], tf.int64))]
         with tf.device(self.device):
             return [tf.raw_ops.VarIsInitializedOp(resource=variable.handle) for variable in variables]
+
+    def _cleared(self, updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
+        """Variables that are no part of a saved state, and what each is once `updates` updates were restored."""
+        return []
 
     def _known_generation(self) -> tf.Tensor:
         is_set = tf.raw_ops.VarIsInitializedOp(resource=self.record.handle)
         return tf.cond(
-            is_set, lambda: tf.identity(self.record.read_value()[_GENERATION]), lambda: tf.zeros([], tf.int64)
+            is_set, lambda: tf.identity(self.record.read_value()[GENERATION]), lambda: tf.zeros([], tf.int64)
         )
 
     def _apply_if(self, condition: tf.Tensor, name: str, value: tf.Tensor, rate: tf.Tensor) -> tf.Operation:
@@ -193,6 +208,14 @@ class Shard:
 
 def make_shards(modules: Sequence[Module], num_ps: int, num_workers: int) -> list[Shard]:
     """The variables of all modules, cut into one shard a ps, and its operations. Call it in a strategy's scope."""
+    held, records = make_variables(modules, num_ps, num_workers)
+    return [Shard(k, held[k], record) for k, record in enumerate(records)]
+
+
+def make_variables(
+    modules: Sequence[Module], num_ps: int, num_workers: int
+) -> tuple[list[dict[str, ModuleShard]], list[tf.Variable]]:
+    """The modules' shards and the records of all ps."""
     held: list[dict[str, ModuleShard]] = [{} for _ in range(num_ps)]
     for module in modules:
         sizes = shard_sizes(module.size, num_ps)
@@ -206,8 +229,7 @@ def make_shards(modules: Sequence[Module], num_ps: int, num_workers: int) -> lis
                 slots[k][name] = slot
         for k, size in enumerate(sizes):
             held[k][module.name] = ModuleShard(size, module.optimizer, online[k], target[k], slots[k])
-    records = variables("record", [np.zeros(_ORDERS + num_workers, np.int64)] * num_ps)
-    return [Shard(k, held[k], record) for k, record in enumerate(records)]
+    return held, variables("record", [np.zeros(ORDERS + num_workers, np.int64)] * num_ps)
 
 
 def variables(name: str, values: Sequence[np.ndarray]) -> list[tf.Variable]:

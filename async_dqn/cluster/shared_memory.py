@@ -90,6 +90,10 @@ class Segment:
     def put(self, update: np.ndarray) -> int:
         """Writes an update [n] that no step is reading; gives the index of the buffer to pull into."""
         np.copyto(self._update, update)
+        return self.turn()
+
+    def turn(self) -> int:
+        """The index of the next buffer to pull into."""
         self._buffer = (self._buffer + 1) % _NUM_BUFFERS
         return self._buffer
 
@@ -160,7 +164,8 @@ def _take(address: bytes) -> np.ndarray:
 
 
 def _give(address: bytes, buffer: np.int64, value: np.ndarray) -> np.int64:
-    np.copyto(_SEGMENTS.find(address).pulled[buffer], value)
+    if value.size:
+        np.copyto(_SEGMENTS.find(address).pulled[buffer], value)
     return buffer
 
 
@@ -201,5 +206,5 @@ def take(address: tf.Tensor) -> tf.Tensor:
 
 
 def give(address: tf.Tensor, buffer: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Writes a value [n] float32 to the segment's buffer of that index. Gives the index, once it is there."""
+    """Writes a value [n] float32 to the segment's buffer of that index; nothing where it is empty. Gives the index."""
     return tf.raw_ops.PyFunc(input=[address, buffer, value], token=_GIVE, Tout=[tf.int64])[0]

@@ -8,8 +8,10 @@ from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError
 from async_dqn.cluster import server
 from async_dqn.cluster.leases import LeaseKeeper
+from async_dqn.cluster.quorum import Quorum
 from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
+from async_dqn.cluster.versioned_store import VersionedStore
 from async_dqn.run import build
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
@@ -76,22 +78,26 @@ def make_remote_store(
 ) -> RemoteParameterStore:
     """The networks on the parameter servers as one worker sees them; arguments as for `RemoteParameterStore`."""
     config = agent.config
-    store = RemoteParameterStore(
-        spec=spec,
-        worker=agent.worker,
-        token=token,
-        target=target,
-        session_config=session_config,
-        strategy=server.parameter_server_strategy(spec, agent.worker),
-        modules=build.store_modules(config, agent.modules),
-        total_steps=config.total_steps,
-        target_period=agent.target_period,
-        max_staleness=config.max_staleness,
-        wire_dtype=config.wire_dtype,
-        may_share_memory=config.shared_memory,
-        deadline=config.ps_deadline,
-        warn=warn,
-        should_stop=should_stop,
-    )
+    options: dict[str, Any] = {
+        "spec": spec,
+        "worker": agent.worker,
+        "token": token,
+        "target": target,
+        "session_config": session_config,
+        "strategy": server.parameter_server_strategy(spec, agent.worker),
+        "modules": build.store_modules(config, agent.modules),
+        "total_steps": config.total_steps,
+        "target_period": agent.target_period,
+        "max_staleness": config.max_staleness,
+        "wire_dtype": config.wire_dtype,
+        "may_share_memory": config.shared_memory,
+        "deadline": config.ps_deadline,
+        "warn": warn,
+        "should_stop": should_stop,
+    }
+    if config.mode == "async":
+        store = RemoteParameterStore(**options)
+    else:
+        store = VersionedStore(quorum=Quorum(config.accumulate, config.backup_workers), **options)
     store.settings_id = config.shared_id()
     return store

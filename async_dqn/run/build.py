@@ -52,6 +52,7 @@ def make_client(agent: Agent, store: ParameterStore) -> RoundTripClient:
         "overlap": config.overlap,
         "max_nonfinite": config.max_nonfinite,
         "max_staleness": config.max_staleness,
+        "drops_stale": config.mode == "sync",
     }
     if config.local_steps:
         options |= {"modules": agent.modules, "wire_dtype": config.wire_dtype}

@@ -16,7 +16,14 @@ from async_dqn.run import checkpoints
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.metrics import EPISODE_FIELDS, EpisodeTracker, RateTracker, TensorBoardWriter, metric_fields
+from async_dqn.run.metrics import (
+    EPISODE_FIELDS,
+    EpisodeTracker,
+    RateTracker,
+    TensorBoardWriter,
+    mean_staleness,
+    metric_fields,
+)
 from async_dqn.run.progress import Progress, progress_line
 from async_dqn.run.resume import STORE
 from async_dqn.run.tensorboard_layout import layout
@@ -68,6 +75,7 @@ class Chief:
         self._config, self._run, self._store = agent.config, run, store
         self._client, self._actor_learner = client, actor_learner
         self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
+        self._per_update = max(1, agent.config.accumulate)
         self._progress = progress
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
@@ -112,7 +120,7 @@ class Chief:
                 self._progress.say(f"warning: rows that no longer count stay in place: {error}")
         self._metrics = CsvWriter(run.metrics, metric_fields(self._agent_metrics), self._progress.say)
         self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
-        self._rates = RateTracker(counters)
+        self._rates = RateTracker(counters, self._per_update)
         self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
         self._next_log = self._started + config.log_period
 
@@ -253,7 +261,7 @@ class Chief:
             "best_mean_return_100": _number(self._tracker.best),
             "solved_at_seconds": solved_at[0],
             "solved_at_steps": solved_at[1],
-            "staleness_mean": _number(counters.staleness_sum / counters.updates if counters.updates else math.nan),
+            "staleness_mean": _number(mean_staleness(counters, self._per_update)),
             "staleness_max": counters.staleness_max,
             "updates_dropped": counters.dropped,
             "nonfinite": counters.nonfinite,

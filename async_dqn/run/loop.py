@@ -31,17 +31,19 @@ def run_loop(
     Agent steps are claimed `claim` vector steps at a time. Where the budget does not divide by the number of
     environments, only the granted part of the last vector step counts, so that the budget is met exactly. While all
     of it is claimed but not yet taken, the rest is with others: the loop waits, as one of them may be lost and its
-    steps then be granted again.
+    steps then be granted again. The last claim is always refused. By that a store where updates wait for all workers
+    knows that this one has no more to give.
 
     An error in a step is raised after its tick, also where the loop is closed at that tick.
     """
     granted = 0
     enter = client.clock.enter
     try:
-        while granted or not client.is_over:
+        while True:
             if not granted and not (granted := client.claim_steps(claim * env.num_envs)):
-                if not client.is_over:
-                    time.sleep(_WAIT)
+                if client.is_over:
+                    return
+                time.sleep(_WAIT)
                 yield Tick(0, [])
                 continue
             num_steps = min(env.num_envs, granted)

@@ -102,11 +102,20 @@ class EpisodeTracker:
         self.solved_at = tuple(state["solved_at"]) if state["solved_at"] and is_same_goal else None
 
 
-class RateTracker:
-    """Rates per second, and the mean staleness, between two looks at the counters."""
+def mean_staleness(counters: Counters, per_update: int) -> float:
+    """Of each gradient or delta, `per_update` of which make an update; NaN where there were none."""
+    return counters.staleness_sum / (counters.updates * per_update) if counters.updates else float("nan")
 
-    def __init__(self, counters: Counters):
-        self._last, self._time = counters, time.monotonic()
+
+class RateTracker:
+    """Rates per second, and the mean staleness of gradients or deltas, between two looks at the counters.
+
+    Args:
+      per_update: how many of them make one update.
+    """
+
+    def __init__(self, counters: Counters, per_update: int = 1):
+        self._last, self._time, self._per_update = counters, time.monotonic(), per_update
 
     def rates(self, counters: Counters) -> dict[str, float]:
         """Since the last call."""
@@ -118,5 +127,5 @@ class RateTracker:
             "steps_per_second": delta.env_steps / seconds,
             "minibatches_per_second": delta.minibatches / seconds,
             "updates_per_second": delta.updates / seconds,
-            "staleness_mean": delta.staleness_sum / delta.updates if delta.updates else float("nan"),
+            "staleness_mean": mean_staleness(delta, self._per_update),
         }

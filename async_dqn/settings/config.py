@@ -96,6 +96,15 @@ class SharingSettings(Fields):
         "How the workers' updates come together; auto: async on parameter servers, hogwild in shared memory.",
         choices=("auto", *(mode for modes in UPDATE_MODES.values() for mode in modes)),
     )
+    backup_workers: int = setting(
+        0,
+        "With --update_mode=sync: an update does not wait for the gradients of so many workers; what comes too late is "
+        "dropped.",
+        minimum=0,
+    )
+    accumulate: int = setting(
+        0, "With --update_mode=accumulate: so many gradients, of any workers, make one update.", minimum=0
+    )
     local_steps: int = setting(
         0,
         "Minibatches a worker applies to its own copy before it pushes the difference (Downpour); "
@@ -156,8 +165,18 @@ class SharingSettings(Fields):
                 f"--local_steps={self.local_steps}: must be 0 with --store={self.store} and --update_mode={self.mode}, "
                 "where updates are gradients; leave it out"
             )
-        if self.mode in ("sync", "accumulate"):
-            raise UserError(f"--update_mode={self.mode}: this version has async alone")
+        if self.backup_workers and self.mode != "sync":
+            raise UserError(f"--backup_workers={self.backup_workers}: is for --update_mode=sync")
+        if self.accumulate and self.mode != "accumulate":
+            raise UserError(f"--accumulate={self.accumulate}: is for --update_mode=accumulate")
+        if not self.accumulate and self.mode == "accumulate":
+            raise UserError("--update_mode=accumulate: --accumulate must be at least 1, the gradients of one update")
+        if self.mode == "sync" and self.overlap:
+            raise UserError("--overlap=True: with --update_mode=sync every worker waits for the update; leave it out")
+        if self.mode == "sync" and self.max_staleness:
+            raise UserError(
+                f"--max_staleness={self.max_staleness}: with --update_mode=sync no update is stale; leave it out"
+            )
         if not self.local_steps and self.averages != "own":
             raise UserError(
                 f"--averages={self.averages}: with --local_steps=0 one optimizer on the parameter servers serves all "
@@ -234,6 +253,11 @@ class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings
             raise UserError(f"--num_ps={self.num_ps}: --store=shared_memory has no parameter servers; leave it out")
         if self.store == "ps" and not self.num_ps:
             raise UserError("--num_ps=0: --store=ps needs at least 1")
+        if self.backup_workers >= self.num_workers:
+            raise UserError(
+                f"--backup_workers={self.backup_workers}: must be less than --num_workers={self.num_workers}, so that "
+                "there is one to wait for"
+            )
         if self.store == "shared_memory":
             raise UserError("--store=shared_memory: this version has ps alone")
 
@@ -253,7 +277,9 @@ class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings
         if mode not in ("auto", *UPDATE_MODES.get(store, ())):  # that of a store that the run was on before
             decided["update_mode"] = mode = "auto"
         if store == "shared_memory" or mode in ("sync", "accumulate"):
-            decided["local_steps"] = 0
+            decided |= {"local_steps": 0, "averages": "own"}
+        decided |= {} if mode == "sync" else {"backup_workers": 0}
+        decided |= {} if mode == "accumulate" else {"accumulate": 0}
         return cls(**(values | decided | dict(given)))
 
 

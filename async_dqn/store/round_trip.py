@@ -30,9 +30,18 @@ class RoundTripClient(ParameterClient):
     Args:
       overlap: whether round trips are made in a thread beside the computation.
       max_staleness: the store drops updates that are staler; 0: none.
+      drops_stale: the store drops all updates that are stale at all.
     """
 
-    def __init__(self, store: ParameterStore, *, overlap: bool, max_nonfinite: int, max_staleness: int):
+    def __init__(
+        self,
+        store: ParameterStore,
+        *,
+        overlap: bool,
+        max_nonfinite: int,
+        max_staleness: int,
+        drops_stale: bool = False,
+    ):
         super().__init__(
             store,
             online={one.name: _variable(one.size) for one in store.modules},
@@ -42,7 +51,7 @@ class RoundTripClient(ParameterClient):
         self._target_version = -1
         self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
         self._computed_on = 0  # the same for the first minibatch of the update to come
-        self._max_staleness = max_staleness
+        self._max_staleness, self._drops_stale = max_staleness, drops_stale
         self._overlap = overlap
         self._background = Background("round-trips") if overlap else None
         self._under_way: Future | None = None
@@ -118,7 +127,7 @@ class RoundTripClient(ParameterClient):
             self._arrive(result)
 
     def _is_dropped(self, staleness: int) -> bool:
-        return bool(self._max_staleness) and staleness > self._max_staleness
+        return (self._drops_stale or bool(self._max_staleness)) and staleness > self._max_staleness
 
     def _make_round_trip(
         self, updates: Mapping[str, Update], computed_on: int, counts: Counters, pull: bool, version: int
@@ -127,11 +136,12 @@ class RoundTripClient(ParameterClient):
         if updates:
             if pull:
                 before, pulled = self._store.push_pull(updates, counts, computed_on)
+                after = pulled.counters
             else:
                 before = self._store.push(updates, counts, computed_on)
-            if self._is_dropped(before.updates - computed_on):
-                counts = counts._replace(updates=0, dropped=1)
-            after = advance(before, counts, sys.maxsize)
+                if self._is_dropped(before.updates - computed_on):
+                    counts = counts._replace(updates=0, dropped=1)
+                after = advance(before, counts, sys.maxsize)
         else:
             after = self._store.add_counts(counts)
             pulled = self._store.pull() if pull else None

@@ -133,6 +133,11 @@ def test_rates_are_per_second_since_the_last_look(clock):
     assert math.isnan(later["staleness_mean"])  # no update, no staleness
 
 
+def test_staleness_is_that_of_a_gradient_where_several_make_an_update(clock):
+    rates = RateTracker(Counters(), per_update=4).rates(Counters(updates=10, staleness_sum=60))
+    assert rates["staleness_mean"] == 60 / (10 * 4)
+
+
 def test_rates_at_once_are_finite(clock):
     rates = RateTracker(Counters()).rates(Counters(env_steps=1, updates=1))
     assert all(math.isfinite(rate) for rate in rates.values())

@@ -99,3 +99,15 @@ def test_a_dropped_update_is_no_update_of_the_client(overlap, max_staleness, sta
     )
     assert client.counters == store.pull().counters
     assert global_online(store) == [2 * 100, applied]
+
+
+def test_where_the_store_drops_all_that_is_stale_no_update_of_the_client_ever_was():
+    store = DroppingStore([0, 0], 0)
+    client = gradient_client(store, drops_stale=True)
+    push(store, 100, 0)
+    for gradient in (1, 10):
+        minibatch(client, 0, gradient)
+    client.finish()
+    assert client.stalenesses == [0]
+    assert client.counters == Counters(minibatches=2, updates=2, dropped=1) == store.pull().counters
+    assert global_online(store) == online(client) == [100, 10]
