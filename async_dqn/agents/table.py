@@ -16,6 +16,7 @@ TABLE = {
     "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
     "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
     "pqn": "async_dqn.agents.pqn:PQN",
+    "dyna_q": "async_dqn.agents.dyna_q:DynaQ",
     "ppo": "async_dqn.agents.ppo:PPO",
 }
 

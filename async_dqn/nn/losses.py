@@ -218,6 +218,32 @@ def normalize(advantage: tf.Tensor) -> tf.Tensor:
     return (advantage - tf.reduce_mean(advantage)) / (tf.math.reduce_std(advantage) + 1e-8)
 
 
+def weighted_mean(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """The mean of values [B] by weights [B], none of them negative: a scalar, 0 where all weights are 0."""
+    _check((value, 1), (weight, 1))
+    return tf.math.divide_no_nan(tf.reduce_sum(weight * value), tf.reduce_sum(weight))
+
+
+def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Squared errors of vectors in units of the variance of what they should be, so that every number counts alike.
+
+    Args:
+      value: [B, D] of the network.
+      target: [B, D] what they should be.
+      weight: [B] how much each row says of the variance.
+
+    Returns:
+      [B] means over the D numbers. The weighted mean of it is 1 for a value that is the mean of the targets; numbers
+      that do not vary count as they are. No gradient reaches `target`.
+    """
+    _check((value, 2), (target, 2), (weight, 1))
+    target = tf.stop_gradient(target)
+    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]  # [B, 1]
+    mean = tf.reduce_sum(share * target, axis=0)  # [D]
+    variance = tf.reduce_sum(share * (target - mean) ** 2, axis=0)  # [D]
+    return tf.reduce_mean((value - target) ** 2 / tf.where(variance > 1e-12, variance, 1.0), axis=1)
+
+
 def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
     """Flat gradients [P_i] scaled by one factor, so that their common Euclidean norm is at most `max_norm`.
 

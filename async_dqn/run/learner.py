@@ -45,7 +45,7 @@ class Learner:
         self._tensors = type(experience.batch)(*map(as_tensor, experience.batch))
         self._names: list[str] = []
         self._step = self._make_step()
-        self._sums, self._count = np.zeros(len(self._names)), 0
+        self._sums, self._counts = np.zeros((2, len(self._names)))
 
     def _make_step(self) -> tf.types.experimental.ConcreteFunction:
         """The function (*minibatch, rates [M], seed [2]) -> (loss and statistics, whether all was finite).
@@ -124,16 +124,16 @@ class Learner:
 
     def _count_minibatch(self, statistics: np.ndarray, fault: str) -> None:
         if not fault:
-            self._sums += statistics
-            self._count += 1
+            self._sums += np.nan_to_num(statistics)
+            self._counts += ~np.isnan(statistics)  # of some minibatches a statistic says nothing
             self._client.after_minibatch()
         else:
             self._client.reject_minibatch(fault)
 
     def take_statistics(self) -> dict[str, float]:
         """Means of loss and statistics over the finite minibatches since the last call; NaN where there were none."""
-        means = self._sums / self._count if self._count else np.full(len(self._names), np.nan)
-        self._sums, self._count = np.zeros(len(self._names)), 0
+        means = np.where(self._counts, self._sums / np.maximum(self._counts, 1), np.nan)
+        self._sums, self._counts = np.zeros((2, len(self._names)))
         return dict(zip(self._names, means.tolist(), strict=True))
 
 

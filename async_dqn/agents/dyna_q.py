@@ -1,0 +1,153 @@
+"""Deep Dyna-Q (Sutton 1990; Peng et al. 2018, arXiv 1801.06176): Q-learning on real and on simulated transitions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.agents.base import Loss, Params, make_module, make_network
+from async_dqn.agents.dqn import DQN, DQNConfig
+from async_dqn.base import schedules
+from async_dqn.base.errors import UserError
+from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.data.planning import SWEEPINGS, DynaExperience, Imagined
+from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn import losses
+from async_dqn.nn.networks import Head
+from async_dqn.settings.fields import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class DynaQConfig(DQNConfig):
+    """Settings of Dyna-Q."""
+
+    n_step: int = setting(1, "Steps of return; the model predicts one.", minimum=1, maximum=1)
+    max_simulated_ratio: float = setting(
+        4.0, "Simulated minibatches for each real one, at most.", minimum=0, maximum=1_000
+    )
+    planning_depth: int = setting(1, "Steps of a simulated trajectory.", minimum=1, maximum=100)
+    sweeping: str = setting(
+        "uniform",
+        "Which real states planning starts from: uniform: any; prioritized: where the Bellman error is large or leads "
+        "to a large one; novelty: where few were seen.",
+        choices=SWEEPINGS,
+    )
+    max_model_error: float = setting(
+        0.1,
+        "Planning waits until the model fails to explain at most this share of the variance of a state's change, on "
+        "transitions that it never trained on.",
+        minimum=0,
+    )
+    model_learning_rate: float = setting(1e-3, "Step size of the model.", minimum=0)
+
+    def check(self) -> None:
+        super().check()
+        if self.batch_size % self.planning_depth:
+            raise UserError(f"--planning_depth={self.planning_depth}: must divide --batch_size={self.batch_size}")
+
+
+class DynaQ(DQN):
+    """DQN that also trains a model of the environment, and learns from what the model says."""
+
+    Config = DynaQConfig
+    summary = "DQN that learns from a model of the environment too (Sutton 1990; Peng et al. 2018)"
+    metrics: ClassVar[tuple[str, ...]] = (
+        *DQN.metrics,
+        "model_error",
+        "simulated_share",
+        "real_error",
+        "simulated_error",
+    )
+    network_outputs = DQN.network_outputs | {
+        "next_observation": "the model: how the observation changes with each action",
+        "reward": "the model: the reward of each action",
+        "termination": "the model: the logit of the probability that each action ends the episode",
+    }
+    presets = {"cartpole": {**DQN.presets["cartpole"], "local_steps": 0}}
+
+    config: DynaQConfig
+
+    def __init__(self, config: DynaQConfig, spec: EnvironmentSpec, worker: int = 0):
+        if spec.is_atari or len(spec.observation_shape) != 1:
+            raise UserError(
+                f"--agent=dyna_q: its model predicts vectors, but {spec.id} has observations of shape "
+                f"{spec.observation_shape}"
+            )
+        super().__init__(config, spec, worker)
+        size, num_actions = spec.observation_shape[0], spec.num_actions
+        heads = {
+            "next_observation": Head(num_actions * size, 0.1),
+            "reward": Head(num_actions),
+            "termination": Head(num_actions),
+        }
+        self._model = make_network(config, spec, heads)
+        model = make_module(config, "model", self._model, has_target=False)
+        self.modules = [*self.modules, model._replace(rate=schedules.constant(config.model_learning_rate))]
+
+    @classmethod
+    def default_preset(cls, spec: EnvironmentSpec) -> str:
+        return "cartpole"
+
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        return super().apply(params, observation) | self._model.apply(params["model"], observation)
+
+    def _imagine(self, outputs: Outputs, observation: np.ndarray) -> Imagined:
+        num_states, size = len(observation), self.spec.observation_shape[0]
+        change = outputs["next_observation"].reshape(num_states, -1, size)  # [N, A, D]
+        probability = 1 / (1 + np.exp(-np.clip(outputs["termination"], -50, 50)))  # [N, A]
+        return Imagined(observation[:, -1:] + change, outputs["reward"], probability)
+
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config = self.config
+        return DynaExperience(
+            self._make_replay(num_envs),
+            discount=config.discount,
+            simulated_ratio=config.max_simulated_ratio,
+            depth=config.planning_depth,
+            sweeping=config.sweeping,
+            max_model_error=config.max_model_error,
+            imagine=self._imagine,
+            evaluate=evaluate,
+            batch_size=config.batch_size,
+            train_period=config.train_period,
+            warmup_steps=max(1, config.warmup_steps // config.num_workers),
+        )
+
+    def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
+        q_tm1 = self._network.apply(params["q"], batch.s_tm1)["q_values"]  # [B, A]
+        q_t = self._network.apply(targets["q"], batch.s_t)["q_values"]  # [B, A]
+        selector = self._network.apply(params["q"], batch.s_t)["q_values"] if self.config.double else q_t
+        errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
+        q_loss = losses.weighted_mean(losses.huber(errors), batch.weight)
+        model_loss, model_error = self._model_loss(params, batch)
+        size = losses.weighted_mean(tf.abs(errors), batch.weight)
+        share = tf.reduce_mean(batch.is_simulated)
+        statistics = {
+            "model_error": tf.where(share > 0, np.nan, model_error),
+            "simulated_share": share,
+            "real_error": tf.where(share > 0, np.nan, size),
+            "simulated_error": tf.where(share > 0, size, np.nan),
+        }
+        return Loss(q_loss + model_loss, statistics)
+
+    def _model_loss(self, params: Params, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """What the model is trained on, and the share of the variance of held-out changes that it fails to explain."""
+        size = self.spec.observation_shape[0]
+        found = self._model.apply(params["model"], batch.s_tm1)
+        changes = tf.reshape(found["next_observation"], [-1, self.spec.num_actions, size])  # [B, A, D]
+        named = {"change": changes, "reward": found["reward"], "termination": found["termination"]}
+        chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}
+        change = batch.s_t[:, 0] - batch.s_tm1[:, 0]  # [B, D]
+        real = 1 - batch.is_simulated  # [B]
+        errors = losses.relative_errors(chosen["change"], change, real)  # [B]
+        ended = tf.cast(batch.discount_t == 0, tf.float32)  # [B]
+        trained = real * (1 - batch.is_held_out)
+        each = (
+            errors
+            + (chosen["reward"] - batch.r_t) ** 2
+            + tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
+        )  # [B]
+        return losses.weighted_mean(each, trained), losses.weighted_mean(errors, real * batch.is_held_out)

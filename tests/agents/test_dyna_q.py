@@ -1,0 +1,102 @@
+"""Dyna-Q: its losses by hand, and that planning does not leak into the model or the model into the values."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from async_dqn.agents.table import make_config
+from async_dqn.base.errors import UserError
+from async_dqn.data.planning import DynaBatch
+from async_dqn.nn import losses
+from async_dqn.nn.module import initial_parameters
+from async_dqn.run import build
+
+SEED = tf.constant([0, 0], tf.int32)
+
+
+def make_agent(**overrides):
+    return build.make_agent(make_config("dyna_q", "cartpole", {"env": "CartPole-v1", "num_workers": 1} | overrides))
+
+
+def make_batch(simulated=0):
+    rng = np.random.default_rng(0)
+    s_tm1, s_t = (rng.normal(size=(6, 1, 4)).astype(np.float32) for _ in range(2))
+    return DynaBatch(
+        s_tm1,
+        rng.integers(2, size=6).astype(np.int32),
+        rng.normal(size=6).astype(np.float32),
+        np.array([0.99, 0, 0.99, 0.99, 0.5, 0], np.float32),
+        s_t,
+        is_simulated=np.full(6, simulated, np.float32),
+        weight=np.array([1, 1, 1, 1, 1, 1 - simulated], np.float32),
+        is_held_out=np.array([0, 0, 0, 1 - simulated, 0, 0], np.float32),
+    )
+
+
+def parameters(agent):
+    return {
+        name: agent_module.layout.unflatten(tf.constant(initial_parameters(agent.modules, 0)[name]))
+        for name, agent_module in ((module.name, module) for module in agent.modules)
+    }
+
+
+def gradients(agent, batch):
+    params = parameters(agent)
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        loss = agent.loss(params, parameters(agent), DynaBatch(*map(tf.constant, batch)), SEED)
+    return loss, tape.gradient(loss.value, params, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def test_relative_errors_by_hand():
+    target = np.array([[1, 5], [3, 5], [100, 100]], np.float32)  # of weights 1, 1, 0: variances (1, 0)
+    value = np.array([[2, 6], [3, 5], [0, 0]], np.float32)
+    found = losses.relative_errors(tf.constant(value), tf.constant(target), tf.constant([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(found[:2], [((2 - 1) ** 2 / 1 + (6 - 5) ** 2) / 2, 0], rtol=1e-6)
+    mean = losses.weighted_mean(tf.constant([1.0, 3.0, 100.0]), tf.constant([1.0, 3.0, 0.0]))
+    assert float(mean) == (1 * 1 + 3 * 3) / 4
+    assert float(losses.weighted_mean(tf.constant([1.0]), tf.constant([0.0]))) == 0
+
+
+def test_no_gradient_reaches_the_target_of_relative_errors():
+    value, target = tf.Variable([[1.0, 2.0]]), tf.Variable([[3.0, 5.0]])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(losses.relative_errors(value, target, tf.constant([1.0])))
+    of_value, of_target = tape.gradient(loss, [value, target])
+    assert of_target is None and np.abs(of_value).min() > 0
+
+
+def largest(found, expected):
+    return max(np.abs(found[name] - one).max() for name, one in expected.items())
+
+
+def test_the_model_learns_from_real_transitions_that_are_not_held_out():
+    agent = make_agent()
+    loss, expected = gradients(agent, make_batch())
+    for row, matters in ((0, True), (3, False)):
+        spoilt = make_batch()
+        spoilt.r_t[row] += 7
+        _, found = gradients(agent, spoilt)
+        assert (largest(found["model"], expected["model"]) > 1e-3) == matters, row
+    assert float(loss.statistics["simulated_share"]) == 0
+    assert np.isnan(loss.statistics["simulated_error"]) and np.isfinite(loss.statistics["real_error"])
+    _, found = gradients(agent, make_batch(simulated=1))
+    assert all(np.abs(one).max() == 0 for one in found["model"].values())
+
+
+def test_the_values_learn_from_all_rows_of_weight_real_or_not():
+    agent = make_agent()
+    for simulated, rows in ((0, [0, 3, 5]), (1, [0, 3])):
+        loss, expected = gradients(agent, make_batch(simulated))
+        for row in (0, 3, 5):
+            spoilt = make_batch(simulated)
+            spoilt.r_t[row] += 7
+            _, found = gradients(agent, spoilt)
+            assert (largest(found["q"], expected["q"]) > 1e-5) == (row in rows), row
+    assert float(loss.statistics["simulated_share"]) == 1
+    assert np.isnan(loss.statistics["model_error"]) and np.isnan(loss.statistics["real_error"])
+
+
+def test_an_environment_whose_observations_are_no_vectors_is_refused():
+    with pytest.raises(UserError, match="--agent=dyna_q: its model predicts vectors"):
+        make_agent(env="pong", network="auto")

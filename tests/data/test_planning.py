@@ -1,0 +1,179 @@
+"""Planning: what is held out, where it starts from, and the simulated rows against a model that is known exactly."""
+
+import numpy as np
+import pytest
+
+from async_dqn.data.experience import Step
+from async_dqn.data.planning import DynaExperience, Imagined, VisitCounts, held_out
+from async_dqn.data.replay import Replay
+
+DISCOUNT = 0.9
+NUM_ACTIONS = 2
+
+
+def evaluate(stacked):
+    """Values by hand: action 1 is worth ten times the state, action 0 nothing. States are one number each."""
+    x = np.asarray(stacked, np.float32)[:, -1, 0]
+    return {"q_values": np.stack([0 * x, 10 * x], axis=1)}
+
+
+def imagine(outputs, observation):
+    """The truth: action a adds a + 1, pays the state, and ends the episode with probability 0.25 (a = 0) or never."""
+    x = observation[:, -1]  # [N, 1]
+    following = np.stack([x + 1, x + 2], axis=1)  # [N, A, 1]
+    return Imagined(following, np.repeat(x, 2, axis=1), np.tile([0.25, 0.0], (len(x), 1)))
+
+
+def make(num_steps=60, imagine=imagine, **settings):
+    replay = Replay(
+        num_envs=1,
+        capacity=200,
+        observation_shape=(1,),
+        observation_dtype=np.float32,
+        stack=1,
+        n_step=1,
+        discount=DISCOUNT,
+    )
+    options = {"simulated_ratio": 1.0, "depth": 1, "sweeping": "uniform", "max_model_error": 0.1} | settings
+    experience = DynaExperience(
+        replay, discount=DISCOUNT, imagine=imagine, evaluate=evaluate, batch_size=8, train_period=1, warmup_steps=10,
+        **options,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    state = np.zeros((1, 1), np.float32)
+    for _ in range(num_steps):
+        action = rng.integers(NUM_ACTIONS, size=1).astype(np.int32)
+        following = state + 1 + action
+        ended = np.array([following[0, 0] > 12])
+        no = np.zeros(1, bool)
+        reward = state[:, 0]
+        experience.add(Step(state, state[:, None], action, {}, reward, ended, no, following), 1)
+        state = np.zeros((1, 1), np.float32) if ended else following.astype(np.float32)
+    return experience
+
+
+def test_one_state_in_ten_is_held_out_and_always_the_same():
+    states = np.random.default_rng(0).normal(size=(20_000, 1, 3)).astype(np.float32)
+    kept = held_out(states)
+    assert 0.09 < kept.mean() < 0.11
+    np.testing.assert_array_equal(held_out(states[::-1])[::-1], kept)
+
+
+def draws(experience, count, seed=1):
+    """So many minibatches, as copies."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        experience.draw(rng)
+        yield type(experience.batch)(*(column.copy() for column in experience.batch))
+
+
+def test_each_real_minibatch_is_followed_by_so_many_simulated_ones():
+    experience = make(simulated_ratio=1.5)
+    found = [int(batch.is_simulated[0]) for batch in draws(experience, 10)]
+    assert found == [0, 1, 0, 1, 1, 0, 1, 0, 1, 1]
+    assert experience.due() == 51 - 4 + 0  # 60 steps less the 9 of the warm-up, and 4 were real
+
+
+def test_simulated_rows_are_what_the_model_says():
+    experience = make()
+    for batch in draws(experience, 20):
+        assert experience.model_error == 0 and experience.plans
+        np.testing.assert_array_equal(batch.weight, 1)
+        state, action = batch.s_tm1[:, 0, 0], batch.a_tm1
+        np.testing.assert_array_equal(batch.s_t[:, 0, 0], state + 1 + action)
+        np.testing.assert_array_equal(batch.r_t, state)
+        if batch.is_simulated.all():
+            np.testing.assert_array_equal(batch.is_held_out, 0)
+            expected = np.where(action == 0, DISCOUNT * (1 - 0.25), DISCOUNT)
+        else:
+            np.testing.assert_array_equal(batch.is_simulated, 0)
+            np.testing.assert_array_equal(batch.is_held_out, held_out(batch.s_tm1))
+            expected = np.where(batch.s_t[:, 0, 0] > 12, 0, DISCOUNT)
+        np.testing.assert_allclose(batch.discount_t, expected)
+
+
+def test_trajectories_go_on_greedily_and_end_where_the_episode_probably_does():
+    def ends(outputs, observation):
+        imagined = imagine(outputs, observation)
+        return imagined._replace(termination=np.where(observation[:, -1] >= 6, 0.9, 0.0).repeat(2, axis=1))
+
+    experience = make(imagine=ends, depth=4)
+    _, batch = draws(experience, 2)
+    rows = [slice(2 * depth, 2 * depth + 2) for depth in range(4)]
+    alive = np.ones(2)
+    for before, after in zip(rows, rows[1:], strict=False):
+        np.testing.assert_array_equal(batch.s_tm1[after], batch.s_t[before])
+        np.testing.assert_array_equal(batch.a_tm1[after], 1)  # as the states are positive
+        alive = alive * (batch.s_tm1[before][:, 0, 0] < 6)
+        np.testing.assert_array_equal(batch.weight[after], alive)
+    np.testing.assert_array_equal(batch.weight[rows[0]], 1)
+
+
+def test_nothing_is_planned_while_the_model_is_too_wrong():
+    def wrong(outputs, observation):
+        imagined = imagine(outputs, observation)
+        return imagined._replace(next_observation=imagined.next_observation + 5)
+
+    experience = make(imagine=wrong)
+    assert not any(batch.is_simulated.any() for batch in draws(experience, 5))
+    assert experience.model_error > 1 and not experience.plans
+
+
+def test_nothing_is_planned_where_nothing_is_asked_for():
+    assert not any(batch.is_simulated.any() for batch in draws(make(simulated_ratio=0.0), 5))
+
+
+def test_prioritized_sweeping_prefers_large_errors_and_what_leads_to_them():
+    experience = make(sweeping="prioritized")
+    experience._replay.sample(len(experience._candidates.a_tm1), np.random.default_rng(0), experience._candidates)
+    state, action = experience._candidates.s_tm1[:, 0, 0], experience._candidates.a_tm1
+    discount_t = experience._candidates.discount_t
+
+    def error(x, a):
+        discount = DISCOUNT * (0.75 if a == 0 else 1)
+        following = x + 1 + a
+        return abs(x + discount * max(0, 10 * following) - (10 * x if a else 0))
+
+    expected = [
+        max(error(x, a), discount * error(x + 1 + a, 1))
+        for x, a, discount in zip(state, action, discount_t, strict=True)
+    ]
+    np.testing.assert_allclose(experience._bellman_errors(), expected, rtol=1e-5)
+    counts = np.zeros(len(state))
+    for seed in range(300):
+        counts[experience._chosen(np.random.default_rng(seed))] += 1
+    order = np.argsort(expected)
+    assert counts[order[-8:]].mean() > 1.2 * counts[order[:8]].mean()
+
+
+def test_novelty_prefers_what_was_seldom_seen():
+    visits = VisitCounts(2)
+    common, rare = np.array([[1.0, 2.0]]), np.array([[-3.0, 0.5]])
+    visits.add(np.repeat(common, 50, axis=0))
+    visits.add(rare)
+    np.testing.assert_array_equal(visits.of(np.concatenate([common, rare])), [50, 1])
+    experience = make(sweeping="novelty")
+    experience._replay.sample(len(experience._candidates.a_tm1), np.random.default_rng(0), experience._candidates)
+    visited = experience._visits.of(experience._candidates.s_tm1)
+    counts = np.zeros(len(visited))
+    for seed in range(300):
+        counts[experience._chosen(np.random.default_rng(seed))] += 1
+    if visited.min() < visited.max():
+        assert counts[visited == visited.min()].mean() > counts[visited == visited.max()].mean()
+    assert visited.sum() > 0
+
+
+@pytest.mark.parametrize("sweeping", ["uniform", "prioritized", "novelty"])
+def test_its_state_comes_back(sweeping):
+    first, second = make(sweeping=sweeping), make(num_steps=0, sweeping=sweeping)
+    first.draw(np.random.default_rng(0))
+    arrays, values = first.state()
+    vars(second.ring).update(vars(first.ring))
+    second.restore(arrays, values)
+    assert second.due() == first.due()
+    rngs = [np.random.default_rng(5), np.random.default_rng(5)]
+    for _ in range(60):  # past the next look at the model
+        first.draw(rngs[0])
+        second.draw(rngs[1])
+        for one, other in zip(first.batch, second.batch, strict=True):
+            np.testing.assert_array_equal(one, other)
