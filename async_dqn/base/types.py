@@ -36,7 +36,7 @@ class BadValue(NamedTuple):
     """A value from an environment that nothing can be learned from: NaN, infinite, or beyond float32."""
 
     environment: int
-    step: int  # of its game; 0: its first observation
+    step: int  # of its game; 0: it is in what the game began with, and told with the step that was taken there
     field: str  # "reward", "observation[3]"
     value: float
 
@@ -62,11 +62,11 @@ class StepResult(NamedTuple):
     terminated: np.ndarray  # [N] bool; ends the training episode, no bootstrap
     truncated: np.ndarray  # [N] bool; ends the training episode, bootstraps
     episodes: list[Episode]  # whole games that ended with this step
-    bad_values: Sequence[BadValue] = ()  # one at most of each environment and step
+    bad_values: Sequence[BadValue] = ()  # one at most of each environment, in their order
 
     def spoilt(self) -> np.ndarray:
-        """The environments, in rising order, whose step had a bad value."""
-        return np.array([bad.environment for bad in self.bad_values if bad.step], np.int64)
+        """The environments whose step had a bad value."""
+        return np.array([bad.environment for bad in self.bad_values], np.int64)
 
     def first(self) -> np.ndarray:
         """[N] bool, whether `observation` begins an episode."""

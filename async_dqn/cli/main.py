@@ -47,8 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _open_streams() -> None:
+    """Puts /dev/null where a standard stream is closed: else the first file that is opened would take its place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
+    _open_streams()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a log on a full disk

@@ -2,7 +2,7 @@
 
 import collections
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from async_dqn.base.errors import RunFailed
 # Multiples of it, 2^30 over the golden ratio, lie far apart modulo 2^30, and so do the seeds of an environment.
 _SEED_STRIDE = 663_608_941
 
-# Bad values end the run where more than `_MOST_BAD` came in the last `_WINDOW` agent steps, or one after the other.
-_WINDOW, _MOST_BAD, _MOST_RESETS = 1_000, 50, 10
+# Bad values end the run where more than `_MOST_BAD` came in the last `_WINDOW` agent steps.
+_WINDOW, _MOST_BAD = 1_000, 100
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -87,7 +87,7 @@ class VectorEnv:
         self._observation = np.zeros((num_envs, *spec.observation_shape), spec.observation_dtype)
         self._each = np.arange(num_envs)
         self._sent: np.ndarray | None = None  # actions under way
-        self._bad: list[types.BadValue] = []  # since the last step
+        self._blind: dict[int, types.BadValue] = {}  # games whose first observation was bad
         self._num_steps = 0  # agent steps
         self._bad_at: collections.deque[int] = collections.deque(maxlen=_MOST_BAD + 1)  # of them
         self._series = np.full(num_envs, -1)
@@ -130,9 +130,10 @@ class VectorEnv:
         next_observation = self._canonical(next_observation)
         self._record(actions)
         self._lengths += 1
-        self._num_steps += self.num_envs
-        spoilt = self._find_bad(next_observation, reward, self._each)
-        if spoilt.any():
+        bad = self._find_bad(next_observation, reward) | self._blind
+        self._check_share(bad.values())
+        spoilt = np.isin(self._each, list(bad))
+        if bad:
             next_observation, reward = next_observation.copy(), np.where(spoilt, 0, reward)
             next_observation[spoilt] = self._observation[spoilt]
             game_over, cut = game_over & ~spoilt, cut & ~spoilt
@@ -155,9 +156,14 @@ class VectorEnv:
             observation = self._start(ended, seeded)
         else:
             self._observation[:] = observation
-        bad, self._bad = self._bad, []
         return types.StepResult(
-            observation, next_observation, reward.astype(np.float32), terminated, cut & ~terminated, episodes, bad
+            observation,
+            next_observation,
+            reward.astype(np.float32),
+            terminated,
+            cut & ~terminated,
+            episodes,
+            [bad[i] for i in sorted(bad)],
         )
 
     def step(self, actions: np.ndarray) -> types.StepResult:
@@ -214,8 +220,7 @@ class VectorEnv:
                 f"{self.spec.id} is not deterministic, or its version is another: the same seeds and actions led to "
                 f"other {', '.join(differing)}"
             )
-        self._bad = []  # which were told when they came first
-        self._bad_at.clear()
+        self._bad_at.clear()  # they were counted when they came first
         return observation
 
     def close(self) -> None:
@@ -227,57 +232,51 @@ class VectorEnv:
         """Starts a game where `mask` says, and with it the series where `seeded` says; gives all observations."""
         self._returns[mask] = self._lengths[mask] = 0
         self._series_steps[seeded] = 0
-        observation = self._reset(mask, seeded)
-        for _ in range(_MOST_RESETS):
-            bad = self._find_bad(observation, np.zeros(self.num_envs), np.flatnonzero(mask))
-            if not bad.any():
-                break
-            observation = self._reset(bad, np.zeros_like(bad))
-        else:
-            raise RunFailed(f"{self._bad[-1].described(self.spec.id)}, {_MOST_RESETS} times in a row")
-        self._observation[:] = observation
-        return observation
-
-    def _reset(self, mask: np.ndarray, seeded: np.ndarray) -> np.ndarray:
         seeds = (self._seed + self._each + self._series * _SEED_STRIDE) % 2**30
         seed: Any = np.where(seeded, seeds, -1)[mask]
         if not self.spec.is_atari:  # gymnasium wants one for each, and another sign for none
             seed = [int(one) if new else None for one, new in zip(seeds, seeded, strict=True)]
         observation, info = self._environments.reset(seed=seed, options={"reset_mask": mask})
         self._lives = self._lives_in(info)
-        return self._canonical(observation)
+        observation = self._canonical(observation)
+        self._blind = self._find_bad(observation, np.zeros(self.num_envs))
+        if self._blind:
+            observation = observation.copy()
+            observation[list(self._blind)] = 0
+        self._observation[:] = observation
+        return observation
 
     def _lives_in(self, info: Mapping[str, Any]) -> np.ndarray:
         # Other environments may mean something else by the name.
         return info["lives"] if self.spec.is_atari else self._lives
 
-    def _find_bad(self, observation: np.ndarray, reward: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
-        """Notes bad values of the environments `looked_at`; gives [N] bool, which of them have one.
+    def _find_bad(self, observation: np.ndarray, reward: np.ndarray) -> dict[int, types.BadValue]:
+        """The first bad value of each environment that has one."""
+        sound = np.abs(reward) <= _LARGEST  # false where it is NaN
+        if sound.all() and (observation.dtype.kind != "f" or np.isfinite(observation).all()):
+            return {}
+        found: dict[int, types.BadValue] = {}
+        for i in range(self.num_envs):
+            value = "reward", float(reward[i])
+            if sound[i]:
+                places = np.argwhere(~np.isfinite(observation[i]))
+                if not len(places):
+                    continue
+                place = tuple(map(int, places[0]))
+                value = f"observation[{', '.join(map(str, place))}]", float(observation[i][place])
+            found[i] = types.BadValue(i, int(self._lengths[i]), *value)
+        return found
 
-        Raises:
-          RunFailed: these are too many.
-        """
-        spoilt = ~(np.abs(reward) <= _LARGEST)  # also where it is NaN
-        has_floats = observation.dtype.kind == "f"
-        if not spoilt.any() and not (has_floats and not np.isfinite(observation).all()):
-            return spoilt
-        for i in looked_at:
-            found = None
-            if spoilt[i]:
-                found = "reward", float(reward[i])
-            elif not (finite := np.isfinite(observation[i])).all():
-                place = tuple(map(int, np.argwhere(~finite)[0]))
-                found = f"observation[{', '.join(map(str, place))}]", float(observation[i][place])
-            if found:
-                spoilt[i] = True
-                self._bad.append(types.BadValue(int(i), int(self._lengths[i]), *found))
-                self._bad_at.append(self._num_steps)
-        if len(self._bad_at) > _MOST_BAD and self._num_steps - self._bad_at[0] < _WINDOW:
-            raise RunFailed(
-                f"{self._bad[-1].described(self.spec.id)}, and so it was in more than {_MOST_BAD} of the last "
-                f"{_WINDOW:,} steps; from such data nothing can be learned"
-            )
-        return spoilt
+    def _check_share(self, bad: Iterable[types.BadValue]) -> None:
+        """Raises RunFailed where there were too many of late."""
+        self._num_steps += self.num_envs
+        for value in bad:
+            self._bad_at.append(self._num_steps)
+            if len(self._bad_at) > _MOST_BAD and self._num_steps - self._bad_at[0] < _WINDOW:
+                raise RunFailed(
+                    f"{value.described(self.spec.id)}, and so it was in more than {_MOST_BAD} of the last {_WINDOW:,} "
+                    "steps of this process; from such data nothing can be learned"
+                )
 
     def _record(self, actions: np.ndarray) -> None:
         if self._series_steps.max() == self._actions.shape[1]:

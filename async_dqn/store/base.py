@@ -28,7 +28,7 @@ class Counters(NamedTuple):
     staleness_sum: int = 0  # over all updates
     staleness_max: int = 0
     episodes: int = 0
-    bad_values: int = 0  # steps and first observations of environments that had one, see `types.BadValue`
+    bad_values: int = 0  # steps that had one, see `types.BadValue`
     target_refreshes: int = 0  # the store's to count: what a worker adds to it is not taken
     stopped: int = 0  # not 0: everyone ends now, for the `Stop` that it is
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks a role to end well, a second one ends it at once."""
+"""SIGINT, SIGTERM, SIGHUP: the first asks a role to end well, a second SIGINT or SIGTERM ends it at once."""
 
 import os
 import signal
@@ -34,6 +34,8 @@ def install() -> threading.Event:
             has_begun = True
             stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, ASK, DIED):
+    # SIGHUP comes beside SIGTERM, or when the terminal is closed; who starts a process with nohup wants neither.
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+    for number in (signal.SIGINT, signal.SIGTERM, *hangup, ASK, DIED):
         signal.signal(number, handle)
     return stop

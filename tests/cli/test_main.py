@@ -497,6 +497,26 @@ def test_training_goes_on_though_nobody_reads_its_output(tmp_path):
     assert RunDirectory(tmp_path / "run").exit_reason() == "finished"
 
 
+@pytest.mark.slow
+def test_training_goes_on_though_its_standard_streams_are_closed(tmp_path):
+    command = f"exec {sys.executable} -m async_dqn baseline {CARTPOLE} {' '.join(LITTLE)} --logdir=run <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], timeout=240, check=False).returncode == 0
+    assert RunDirectory(tmp_path / "run").exit_reason() == "finished"
+
+
+@pytest.mark.slow
+def test_an_environment_may_import_what_training_does_without(tmp_path):
+    (tmp_path / "draws.py").write_text(
+        "import matplotlib.figure, gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Drawn-v0', CartPoleEnv, max_episode_steps=500)\n"
+    )
+    assert loaded("baseline", "--env=draws:Drawn-v0", "--preset=cartpole", *LITTLE, "--logdir=run") == [
+        "0",
+        "tensorflow",
+        "matplotlib",
+    ]
+
+
 OWN_AGENT = """
     from __future__ import annotations
 

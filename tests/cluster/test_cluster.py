@@ -50,6 +50,7 @@ SUMMARY = {
     "staleness_max",
     "updates_dropped",
     "nonfinite",
+    "bad_values",
     "num_ps",
     "num_workers",
     "worker_restarts",
@@ -58,7 +59,16 @@ SUMMARY = {
     "workers",
     "exit_reason",
 }
-NO_FAULTS = {"updates_dropped": 0, "nonfinite": 0, "worker_restarts": 0, "ps_recoveries": 0, "steps_lost": 0}
+NO_FAULTS = dict.fromkeys(
+    ("updates_dropped", "nonfinite", "bad_values", "worker_restarts", "ps_recoveries", "steps_lost"), 0
+)
+    "updates_dropped": 0,
+    "nonfinite": 0,
+    "bad_values": 0,
+    "worker_restarts": 0,
+    "ps_recoveries": 0,
+    "steps_lost": 0,
+}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

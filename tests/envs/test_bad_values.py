@@ -49,11 +49,14 @@ def test_the_games_of_the_others_go_on():
 
 def test_a_game_whose_first_observation_is_bad_is_not_played():
     env, _, results = played("RareNanStart", 3 * 20)
-    end = results[2 * 20 - 1]
+    end, following = results[2 * 20 - 1], results[2 * 20]
     assert end.terminated[0] and [episode.episode_return for episode in end.episodes] == [20]
-    assert [(bad.step, bad.field) for bad in end.bad_values] == [(0, "observation[0]")]
-    assert end.spoilt().tolist() == []  # the step itself was sound
-    np.testing.assert_array_equal(end.observation, [[4, 0]])
+    assert end.bad_values == []
+    np.testing.assert_array_equal(end.observation, [[0, 0]])  # in place of what was no number
+    assert [(bad.step, bad.field) for bad in following.bad_values] == [(0, "observation[0]")]
+    assert following.spoilt().tolist() == [0] and following.first().tolist() == [True]
+    np.testing.assert_array_equal(following.observation, [[4, 0]])
+    assert [episode.episode_return for result in results for episode in result.episodes] == [20, 20]
 
 
 def test_a_state_between_bad_steps_can_be_restored():
@@ -71,12 +74,12 @@ def test_a_state_between_bad_steps_can_be_restored():
     "name, words",
     [
         ("OftenNanReward", r"OftenNanReward-v0, environment \d: reward is nan at step \d+ of its game, and so it was"),
-        ("BreaksDown", r"BreaksDown-v0, environment \d: observation\[0\] is nan at the start of a game, 10 times"),
+        ("BreaksDown", r"BreaksDown-v0, environment \d: observation\[0\] is nan at .*, and so it was"),
     ],
 )
 def test_too_many_bad_values_end_the_run(name, words):
     with pytest.raises(RunFailed, match=words):
-        played(name, 600, num_envs=2)
+        played(name, 1_000, num_envs=2)
 
 
 def test_few_bad_values_never_do():

@@ -42,7 +42,7 @@ def run(*arguments: str, numbers: list[int]) -> tuple[int, str]:
     return child.returncode, output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("asked", [[], ["asked"]])
 def test_the_first_signal_lets_it_end_well(number, asked):
     assert run(*asked, numbers=[number]) == (0, "saved\n")
@@ -55,6 +55,8 @@ def test_the_second_signal_ends_it_at_once():
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
+        ([signal.SIGHUP, signal.SIGTERM], (0, "saved\n")),  # systemd sends both
+        ([signal.SIGHUP, signal.SIGTERM, signal.SIGTERM], (130, "")),
         ([signals.ASK], (0, "saved\n")),
         ([signal.SIGTERM, signals.ASK], (0, "saved\n")),  # to a whole tree of processes, then from the launcher
         ([signals.ASK, signal.SIGTERM], (0, "saved\n")),  # likewise, where the launcher was quicker
@@ -80,3 +82,17 @@ def test_signals_that_have_come_together_count_as_if_the_launcher_s_were_the_las
     os.kill(child.pid, signal.SIGCONT)
     output, _ = child.communicate(timeout=30)
     assert (child.returncode, output) == (0, "saved\n")
+
+
+def test_nohup_is_respected():
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        child = start("patient")
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+    os.kill(child.pid, signal.SIGHUP)
+    for _ in range(2):
+        os.kill(child.pid, signal.SIGTERM)
+        time.sleep(0.1)
+    child.communicate(timeout=30)
+    assert child.returncode == 130
