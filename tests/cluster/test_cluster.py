@@ -59,9 +59,7 @@ SUMMARY = {
     "workers",
     "exit_reason",
 }
-NO_FAULTS = dict.fromkeys(
-    ("updates_dropped", "nonfinite", "bad_values", "worker_restarts", "ps_recoveries", "steps_lost"), 0
-)
+NO_FAULTS = {
     "updates_dropped": 0,
     "nonfinite": 0,
     "bad_values": 0,
