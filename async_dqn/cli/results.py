@@ -31,13 +31,13 @@ def _evaluate(call: Call) -> int:
         raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
     if not 0 <= values.eval_epsilon <= 1:
         raise UserError(f"--eval_epsilon={values.eval_epsilon}: must be 0 to 1")
-    if values.overlay == "q" and values.video is None and not values.human:
-        raise UserError("--overlay=q: needs --video=FILE or --human to be seen")
+    if values.overlay != "none" and values.video is None and not values.human:
+        raise UserError(f"--overlay={values.overlay}: needs --video=FILE or --human to be seen")
     config = run.read_config()
     devices.hide_gpus(None)
     from async_dqn.tools import evaluate
 
-    watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay == "q")
+    watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay)
     keeps = values.pretrained is None
     play = evaluate.Play(values.greedy, values.eval_epsilon)
     return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, play=play, keeps=keeps)
@@ -134,8 +134,21 @@ def _agents(call: Call) -> int:
     return 0
 
 
+def _games(call: Call) -> int:
+    del call
+    from async_dqn.envs import registry
+
+    for name, spec in registry.atari_games():
+        print(f"{name:18} {spec.num_actions:2} actions", flush=True)  # one by one, as all of them take seconds
+    print("or any gymnasium id, such as CartPole-v1")
+    return 0
+
+
 COMMANDS = {
     "agents": Command("List the algorithms: what each is, its presets and its flags.", _agents),
+    "games": Command(
+        "List the Atari games that are installed, as --env takes them, with their numbers of actions.", _games
+    ),
     "evaluate": Command(
         "Play games with a trained agent.",
         _evaluate,
@@ -154,7 +167,12 @@ COMMANDS = {
             ("video", TEXT, None, "Also record the first game, to this .gif or .mp4."),
             ("video_seconds", Number(), 300.0, "Seconds of it at most."),
             ("human", flags.BooleanParser(), False, "Show the games in a window, one after another."),
-            ("overlay", flags.EnumParser(["none", "q"]), "none", "Draw beside the game: none, q (the action values)."),
+            (
+                "overlay",
+                flags.EnumParser(["none", "q", "policy"]),
+                "none",
+                "Draw beside the game: none, q (the action values), policy (the probabilities of actions).",
+            ),
         ),
     ),
     "export": Command(

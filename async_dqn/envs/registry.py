@@ -5,7 +5,7 @@ import importlib
 import importlib.metadata
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -126,6 +126,18 @@ def action_names(spec: EnvironmentSpec) -> list[str]:
         return [str(action) for action in range(spec.num_actions)]
     emulator = _emulator(gymnasium.spec(spec.id).kwargs["game"])
     return [action.name.lower() for action in emulator.getMinimalActionSet()]
+
+
+def atari_games() -> Iterator[tuple[str, EnvironmentSpec]]:
+    """The Atari games that are installed, in order of their names, each as `resolve` takes it and gives it.
+
+    To know a game's actions its ROM has to be loaded, which takes a tenth of a second.
+
+    Raises:
+      UserError: one has no ROM that can be read.
+    """
+    for game in sorted(_atari_games().values()):
+        yield game, _resolve_atari(game, "classic")
 
 
 def _emulator(game: str) -> ale_py.ALEInterface:

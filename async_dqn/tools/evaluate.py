@@ -10,6 +10,7 @@ import numpy as np
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError
 from async_dqn.base.files import write_atomically
+from async_dqn.data.experience import Outputs
 from async_dqn.envs import registry
 from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import make_agent
@@ -18,7 +19,7 @@ from async_dqn.run.progress import Progress, count, format_seconds
 from async_dqn.run.trained import load_trained
 from async_dqn.settings.config import Config
 from async_dqn.tools.player import Player
-from async_dqn.tools.show.overlay import QOverlay
+from async_dqn.tools.show.overlay import OVERLAYS, Overlay
 from async_dqn.tools.show.screen import Screen, make_screen
 from async_dqn.tools.show.viewers import Video, Window
 
@@ -32,13 +33,13 @@ class Watch(NamedTuple):
       video: the .gif or .mp4 file for the first game; None: none.
       video_seconds: how long it may get.
       human: open a window, and play the games in it one after another at the speed of play.
-      overlay: draw the action values beside the picture.
+      overlay: what to draw beside the picture: one of `OVERLAYS`, or none.
     """
 
     video: str | None = None
     video_seconds: float = np.inf
     human: bool = False
-    overlay: bool = False
+    overlay: str = "none"
 
 
 class Play(NamedTuple):
@@ -128,7 +129,7 @@ def _report_video(video: Video, progress: Progress) -> int:
 class _Show:
     """Shows the games of the first environment: the first of them in a video, all in a window."""
 
-    def __init__(self, screen: Screen, overlay: QOverlay | None, video: Video | None, window: Window | None):
+    def __init__(self, screen: Screen, overlay: Overlay | None, video: Video | None, window: Window | None):
         self._screen, self._overlay = screen, overlay
         self.video, self._window = video, window
         self._picture = screen.reset()
@@ -138,12 +139,15 @@ class _Show:
         """Whether whoever watched has closed the window."""
         return self._window is not None and self._window.is_done
 
-    def step(self, q_values: np.ndarray, action: np.ndarray) -> None:
-        """Shows where the game stands, with the action values [A] there, and goes on with the action."""
+    def step(self, agent: Agent, outputs: Outputs, action: np.ndarray) -> None:
+        """Shows where the game stands and what the networks say of it, and goes on with the action."""
         viewers = [viewer for viewer in (self.video, self._window) if viewer and not viewer.is_done]
         if not viewers:
             return
-        picture = self._overlay.draw(self._picture, q_values, int(action)) if self._overlay else self._picture
+        picture = self._picture
+        if self._overlay:
+            value = float(np.max(agent.values(outputs)[0]))
+            picture = self._overlay.draw(picture, outputs[self._overlay.head][0], int(action), value)
         for viewer in viewers:
             viewer.show(picture)
         self._picture = self._screen.step(action)
@@ -156,8 +160,7 @@ class _Show:
 
 def _make_show(agent: Agent, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
     """What shows the games; `cleanup` closes all that it consists of."""
-    if watch.overlay and "q_values" not in agent.network_outputs:
-        raise UserError(f"--overlay=q: --agent={agent.config.agent} has no action values; leave it out")
+    overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
     screen = cleanup.enter_context(contextlib.closing(make_screen(agent.spec, seed, has_window=watch.human)))
     video = window = None
     if watch.video is not None:
@@ -166,8 +169,16 @@ def _make_show(agent: Agent, seed: int, watch: Watch, cleanup: contextlib.ExitSt
     if watch.human:
         window = Window(f"async-dqn: {agent.spec.id}", screen.frames_per_second)
         cleanup.enter_context(contextlib.closing(window))
-    overlay = QOverlay(registry.action_names(agent.spec)) if watch.overlay else None
     return _Show(screen, overlay, video, window)
+
+
+def _make_overlay(agent: Agent, name: str) -> Overlay:
+    cls = OVERLAYS[name]
+    if cls.head not in agent.network_outputs:
+        fitting = [f"--overlay={other}" for other, one in OVERLAYS.items() if one.head in agent.network_outputs]
+        advice = f"use {fitting[0]}" if fitting else "leave it out"
+        raise UserError(f"--overlay={name}: --agent={agent.config.agent} has no {cls.what}; {advice}")
+    return cls(registry.action_names(agent.spec))
 
 
 def _play(
@@ -189,7 +200,7 @@ def _play(
                 is_random = rng.random(num_envs) < play.epsilon
                 actions[is_random] = registry.random_actions(agent.spec, num_envs, rng)[is_random]
             if show:
-                show.step(agent.values(outputs)[0], actions[0])
+                show.step(agent, outputs, actions[0])
             result = env.step(actions)
             player.reset(result.first())
             bad_values.take(result.bad_values)

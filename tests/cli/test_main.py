@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -163,9 +164,10 @@ def write_run(path, config: Config) -> RunDirectory:
         (["evaluate", "--logdir=none", "--video=x.avi"], [".gif", ".mp4"]),
         (["evaluate", "--pretrained=chess"], ["pong"]),
         (["evaluate", "--logdir=none", "--pretrained=pong"], ["--logdir=none"]),
-        (["evaluate", "--pretrained=pong", "--overlay=q"], ["--video=FILE", "--human"]),
+        (["evaluate", "--pretrained=pong", "--overlay=q"], ["--overlay=q", "--video=FILE", "--human"]),
+        (["evaluate", "--pretrained=pong", "--overlay=policy"], ["--overlay=policy", "--video=FILE", "--human"]),
         (["evaluate", "--pretrained=pong", "--video=x.gif", "--video_seconds=0"], ["more than 0"]),
-        (["evaluate", "--pretrained=pong", "--overlay=r"], ["none|q"]),
+        (["evaluate", "--pretrained=pong", "--overlay=r"], ["none|q|policy"]),
         (["export", "--logdir=none", "--format=onnx"], ["saved_model|agent"]),
         (["export"], ["--logdir=FOLDER"]),
     ],
@@ -576,3 +578,13 @@ def test_an_agent_of_the_user_s_own_trains_is_resumed_and_plays(capsys, tmp_path
     )
     assert not any("target" in name.split("/") for name in checkpoint.arrays)
     assert np.all(np.isfinite(checkpoint.arrays["store/policy_value/online"]))
+
+
+def test_games_are_listed_with_their_numbers_of_actions(monkeypatch, capsys):
+    from async_dqn.envs import registry
+
+    games = [*itertools.islice(registry.atari_games(), 2)]
+    monkeypatch.setattr(registry, "atari_games", lambda: games)
+    assert main.main(["games"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:-1]] == [[name, str(spec.num_actions), "actions"] for name, spec in games]

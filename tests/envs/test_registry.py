@@ -1,5 +1,6 @@
 """Names of environments and bad input, and frames against gymnasium's own preprocessing."""
 
+import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -262,3 +263,10 @@ def test_nothing_is_written_on_the_terminal():
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout + done.stderr == ""
+
+
+def test_games_are_listed_as_they_can_be_asked_for():
+    listed = [*itertools.islice(registry.atari_games(), 4)]
+    assert "air_raid" in dict(listed)  # of two words
+    for name, spec in listed:
+        assert registry.resolve(name, "classic") == spec

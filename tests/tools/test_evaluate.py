@@ -33,7 +33,7 @@ def test_games_are_played_and_the_first_is_recorded(tmp_path, capsys):
 def test_a_video_is_no_longer_than_asked_for_and_shows_the_action_values(tmp_path, capsys):
     agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     video = tmp_path / "play.gif"
-    watch = Watch(str(video), video_seconds=0.1, overlay=True)
+    watch = Watch(str(video), video_seconds=0.1, overlay="q")
     assert run_evaluate(agent.config, run, games=1, seed=5, watch=watch) == 0
     assert "(5 pictures)" in capsys.readouterr().out  # CartPole has 50 a second
     with Image.open(video) as pictures:
@@ -53,7 +53,7 @@ def test_a_full_disk_costs_the_video_only(tmp_path, capsys, name):
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limit[1]))  # bytes; no file may get any larger
     try:
-        assert run_evaluate(agent.config, run, games=3, seed=5, watch=Watch(str(tmp_path / name), overlay=True)) == 1
+        assert run_evaluate(agent.config, run, games=3, seed=5, watch=Watch(str(tmp_path / name), overlay="q")) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     said = capsys.readouterr().out
@@ -107,14 +107,22 @@ def test_games_are_played_as_asked_for(tmp_path, agent, preset):
     assert greedy != returns(Play(epsilon=1.0))
 
 
-def test_a_policy_is_recorded_but_has_no_action_values_to_show(tmp_path):
+def test_the_probabilities_of_a_policy_are_shown(tmp_path):
     agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole", "ppo")
     video = tmp_path / "play.gif"
-    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(video))) == 0
-    assert video.exists()
-    with pytest.raises(UserError, match="--overlay=q.*ppo"):
-        run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(tmp_path / "other.gif"), overlay=True))
-    assert not (tmp_path / "other.gif").exists()
+    watch = Watch(str(video), video_seconds=0.1, overlay="policy")
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=watch) == 0
+    with Image.open(video) as pictures:
+        assert pictures.size == (840, 400)
+
+
+@pytest.mark.parametrize(("agent", "overlay", "other"), [("ppo", "q", "policy"), ("pqn", "policy", "q")])
+def test_an_overlay_of_what_an_agent_has_not_is_refused_and_the_other_one_is_named(tmp_path, agent, overlay, other):
+    built, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole", agent)
+    watch = Watch(str(tmp_path / "play.gif"), overlay=overlay)
+    with pytest.raises(UserError, match=f"--overlay={overlay}: --agent={agent} has no .*use --overlay={other}"):
+        run_evaluate(built.config, run, games=1, seed=5, watch=watch)
+    assert not (tmp_path / "play.gif").exists()
 
 
 def test_an_agent_plays_as_in_training_whatever_its_number_of_environments(tmp_path):

@@ -52,7 +52,7 @@ def test_pong_wins(capsys):
 
 def test_the_picture_in_the_readme_shows_this_agent(tmp_path):
     run = pretrained.find("pong")
-    watch = Watch(str(tmp_path / "play.gif"), video_seconds=1, overlay=True)
+    watch = Watch(str(tmp_path / "play.gif"), video_seconds=1, overlay="q")
     assert run_evaluate(run.read_config(), run, games=1, seed=12345, watch=watch, keeps=False) == 0
     with Image.open(tmp_path / "play.gif") as again, Image.open(ROOT / "docs" / "pong.gif") as ours:
         assert again.size == ours.size

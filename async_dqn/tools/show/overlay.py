@@ -1,10 +1,14 @@
 """Draws what an agent thinks beside what it sees: a bar for each action, and the value of the states over time."""
 
+import abc
 import collections
 from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from async_dqn.nn.policies import log_softmax
 
 _MIN_HEIGHT = 400  # pixels; smaller pictures are enlarged
 _WIDTH = 240  # of the panel
@@ -19,59 +23,74 @@ _BACKGROUND, _TEXT, _QUIET = (22, 24, 29), (235, 235, 235), (120, 124, 132)
 _CHOSEN, _OTHER = (230, 159, 0), (86, 180, 233)  # of Okabe and Ito, which the colour-blind can tell apart
 
 
-class QOverlay:
-    """Puts a panel with action values to the right of pictures that are shown one after another.
+class Bar(NamedTuple):
+    """How an action is shown."""
 
-    A bar is how much better or worse an action is than the mean of all, which is what the agent decides by; the number
-    beside it is the value itself. Bars are measured by the widest difference of the last 30 steps.
+    begin: float  # from 0 at the left to 1 at the right
+    end: float
+    text: str
+
+
+class Overlay(abc.ABC):
+    """Puts a panel with a bar for each action to the right of pictures that are shown one after another.
+
+    Attributes:
+      head: the output of the networks that the bars are of, [A].
+      what: what the bars show, in a word or two.
+      axis: where they begin, from 0 at the left to 1 at the right.
 
     Args:
       action_names: of all actions, in order.
     """
 
+    head: ClassVar[str]
+    what: ClassVar[str]
+    title: ClassVar[str]
+    axis: ClassVar[float]
+
     def __init__(self, action_names: Sequence[str]):
         self._names = [name.lower()[:12] for name in action_names]
         self._values: collections.deque[float] = collections.deque(maxlen=_HISTORY)
-        self._widest: collections.deque[float] = collections.deque(maxlen=_SCALE)  # difference of each step
         self._font = ImageFont.load_default(12)
         self._small = ImageFont.load_default(10)
 
-    def draw(self, picture: np.ndarray, q_values: np.ndarray, action: int) -> np.ndarray:
+    @abc.abstractmethod
+    def _bars(self, scores: np.ndarray) -> list[Bar]:
+        """The bars of all actions, by what the head says of them."""
+
+    def draw(self, picture: np.ndarray, scores: np.ndarray, action: int, value: float) -> np.ndarray:
         """The picture [H, W, 3] uint8 with its panel, some k H high and k W + 240 wide, both even.
 
         Args:
-          q_values: [A], of the state that is shown.
+          scores: [A], what the head says of the state that is shown.
           action: what the agent does there.
+          value: of the state.
         """
         enlarged = _enlarge(picture)
         height, width = (side - side % 2 for side in enlarged.shape[:2])
         panel = Image.new("RGB", (_WIDTH, height), _BACKGROUND)
         draw = ImageDraw.Draw(panel)
-        self._values.append(float(np.max(q_values)))
-        row = min(_MAX_ROW, (height - _MIN_CURVE_HEIGHT - _TITLE_HEIGHT) / len(q_values))
-        self._draw_bars(draw, row, q_values, action)
-        self._draw_curve(draw, _TITLE_HEIGHT + row * len(q_values) + _MARGIN, height)
+        self._values.append(float(value))
+        row = min(_MAX_ROW, (height - _MIN_CURVE_HEIGHT - _TITLE_HEIGHT) / len(scores))
+        self._draw_bars(draw, row, self._bars(scores), action)
+        self._draw_curve(draw, _TITLE_HEIGHT + row * len(scores) + _MARGIN, height)
         return np.concatenate([enlarged[:height, :width], np.asarray(panel)], axis=1)
 
-    def _draw_bars(self, draw: ImageDraw.ImageDraw, row: float, q_values: np.ndarray, action: int) -> None:
-        draw.text((_MARGIN, 6), "action values, and better or worse", font=self._font, fill=_TEXT)
-        differences = q_values - np.mean(q_values)
-        self._widest.append(float(np.abs(differences).max()))
-        scale = max(*self._widest, 1e-6)
+    def _draw_bars(self, draw: ImageDraw.ImageDraw, row: float, bars: Sequence[Bar], action: int) -> None:
+        draw.text((_MARGIN, 6), self.title, font=self._font, fill=_TEXT)
         font = self._font if row >= 14 else self._small
         left, right = _MARGIN + _NAME_WIDTH, _WIDTH - _MARGIN - _NUMBER_WIDTH
-        middle, half = (left + right) / 2, (right - left) / 2
-        for index, (name, value, difference) in enumerate(zip(self._names, q_values, differences, strict=True)):
+        for index, (name, bar) in enumerate(zip(self._names, bars, strict=True)):
             top = _TITLE_HEIGHT + index * row
             colour = _CHOSEN if index == action else _OTHER
-            end = middle + half * float(difference) / scale
+            begin, end = (left + (right - left) * place for place in (bar.begin, bar.end))
             centre = top + row / 2
             draw.text((_MARGIN, centre), name, font=font, fill=_CHOSEN if index == action else _TEXT, anchor="lm")
             bottom = max(top + 2, top + row - 3)  # with very many actions a line
-            draw.rectangle((min(middle, end), top + 2, max(middle, end), bottom), fill=colour)
-            text = f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
-            draw.text((_WIDTH - _MARGIN, centre), text, font=font, fill=_TEXT, anchor="rm")
-        draw.line((middle, _TITLE_HEIGHT, middle, _TITLE_HEIGHT + len(q_values) * row), fill=_QUIET)
+            draw.rectangle((begin, top + 2, end, bottom), fill=colour)
+            draw.text((_WIDTH - _MARGIN, centre), bar.text, font=font, fill=_TEXT, anchor="rm")
+        middle = left + (right - left) * self.axis
+        draw.line((middle, _TITLE_HEIGHT, middle, _TITLE_HEIGHT + len(bars) * row), fill=_QUIET)
 
     def _draw_curve(self, draw: ImageDraw.ImageDraw, top: float, bottom: float) -> None:
         low, high = min(self._values), max(self._values)
@@ -88,6 +107,41 @@ class QOverlay:
             draw.line(points, fill=_CHOSEN, width=2)
         draw.text((_MARGIN + 4, top + 2), f"{high:.2f}", font=self._small, fill=_QUIET)
         draw.text((_MARGIN + 4, bottom - 2), f"{low:.2f}", font=self._small, fill=_QUIET, anchor="ls")
+
+
+class QOverlay(Overlay):
+    """Action values: a bar is how much better or worse an action is than the mean of all, which the agent decides by.
+
+    The number beside it is the value itself. Bars are measured by the widest difference of the last 30 steps.
+    """
+
+    head, what, title, axis = "q_values", "action values", "action values, and better or worse", 0.5
+
+    def __init__(self, action_names: Sequence[str]):
+        super().__init__(action_names)
+        self._widest: collections.deque[float] = collections.deque(maxlen=_SCALE)  # difference of each step
+
+    def _bars(self, scores: np.ndarray) -> list[Bar]:
+        differences = scores - np.mean(scores)
+        self._widest.append(float(np.abs(differences).max()))
+        ends = self.axis + differences / (2 * max(*self._widest, 1e-6))
+        return [
+            Bar(min(self.axis, end), max(self.axis, end), f"{score:.2f}" if abs(score) < 100 else f"{score:.0f}")
+            for score, end in zip(scores.tolist(), ends.tolist(), strict=True)
+        ]
+
+
+class PolicyOverlay(Overlay):
+    """A policy: the probability of each action, from 0 to 1."""
+
+    head, what, title, axis = "logits", "probabilities of actions", "probability of each action", 0.0
+
+    def _bars(self, scores: np.ndarray) -> list[Bar]:
+        probabilities = np.exp(log_softmax(scores[None]))[0]
+        return [Bar(0.0, probability, f"{probability:.2f}") for probability in probabilities.tolist()]
+
+
+OVERLAYS: dict[str, type[Overlay]] = {"q": QOverlay, "policy": PolicyOverlay}
 
 
 def _enlarge(picture: np.ndarray) -> np.ndarray:
