@@ -30,6 +30,7 @@ class Loss(NamedTuple):
 
     value: tf.Tensor  # scalar, to be made smaller
     statistics: dict[str, tf.Tensor]  # scalars for metrics, by the names in `Agent.metrics`
+    per_item: tf.Tensor | None = None  # [B], for `Experience.feedback`: what priorities are made of
 
 
 class Agent(abc.ABC):
@@ -50,6 +51,8 @@ class Agent(abc.ABC):
       acts_on_target: whether it acts on the target networks in place of the online ones.
       learns_beside: whether minibatches are computed in a thread of their own, beside acting.
       predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
+      has_noise: whether it explores by noise in its networks, and `apply` so takes a third argument: a seed [2] int32
+        for it. Without that there is none.
 
     Args:
       worker: this worker's task index, of `config.num_workers`.
@@ -68,6 +71,7 @@ class Agent(abc.ABC):
     acts_on_target = False
     learns_beside = False
     predicts_together = True
+    has_noise = False
     modules: Sequence[Module]
 
     def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0):

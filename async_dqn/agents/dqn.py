@@ -1,19 +1,24 @@
-"""DQN (Mnih et al. 2015), with double Q-learning, dueling streams and n-step returns as options."""
+"""DQN (Mnih et al. 2015), and as options double Q-learning, dueling streams, noise, n-step returns and priorities."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Loss, Params, make_module, make_network
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
-from async_dqn.data.experience import Evaluate, Experience, ReplayExperience
+from async_dqn.base import schedules
+from async_dqn.base.errors import UserError
+from async_dqn.data.experience import Evaluate, Experience, ReplayExperience, Sampler, UniformSampler
+from async_dqn.data.prioritized import PrioritizedSampler, priority_bytes
 from async_dqn.data.replay import Replay, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.networks import Head
+from async_dqn.nn.noise import with_noise
 from async_dqn.settings.config import ExplorationSettings, ReplaySettings, TargetSettings
 from async_dqn.settings.fields import setting
 
@@ -24,6 +29,23 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
 
     double: bool = setting(True, "Double Q-learning.")
     dueling: bool = setting(False, "Dueling network streams.")
+    noisy: bool = setting(False, "Explore by learned noise on the network's linear layers; epsilon is 0 then.")
+    prioritized: bool = setting(False, "Draw transitions from replay by their error, not uniformly.")
+    priority_exponent: float = setting(
+        0.6, "With --prioritized: how strongly draws follow the errors; 0: not at all.", minimum=0, maximum=1
+    )
+    importance_exponent: float = setting(
+        0.4,
+        "With --prioritized: how much of the bias of these draws weights take off at the start; it rises to 1, all of "
+        "it, over --total_steps.",
+        minimum=0,
+        maximum=1,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.noisy and self.exploration != "shared":
+            raise UserError(f"--exploration={self.exploration}: with --noisy there is no epsilon; give one of the two")
 
 
 _ATARI_FAST = {
@@ -92,8 +114,9 @@ class DQN(EpsilonGreedyAgent):
 
     def __init__(self, config: DQNConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker, warmup_steps=config.warmup_steps)
-        heads = {"q_values": Head(spec.num_actions)}
-        self._network = make_network(config, spec, heads, dueling=config.dueling)
+        network = make_network(config, spec, self._heads(), dueling=config.dueling)
+        self._network = with_noise(network) if config.noisy else network
+        self.has_noise = config.noisy
         self.modules = [make_module(config, "q", self._network, has_target=True)]
 
     @classmethod
@@ -104,18 +127,40 @@ class DQN(EpsilonGreedyAgent):
 
     @classmethod
     def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:
-        share = config.replay_capacity // config.num_workers
-        return required_bytes(config.envs_per_worker, share, spec.observation_shape, spec.observation_dtype)
+        num_envs, share = config.envs_per_worker, config.replay_capacity // config.num_workers
+        priorities = priority_bytes(num_envs, share) if config.prioritized else 0
+        return priorities + required_bytes(num_envs, share, spec.observation_shape, spec.observation_dtype)
 
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._network.apply(params["q"], observation)
+    def _heads(self) -> dict[str, Head]:
+        return {"q_values": Head(self.spec.num_actions)}
+
+    def apply(self, params: Params, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        return self._network.apply(params["q"], observation, seed)
+
+    def epsilon(self, step: int) -> np.ndarray:
+        return np.zeros(self.config.envs_per_worker) if self.config.noisy else super().epsilon(step)
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
-        q_tm1 = self.apply(params, batch.s_tm1)["q_values"]  # [B, A]
-        q_t = self.apply(targets, batch.s_t)["q_values"]  # [B, A]
-        selector = self.apply(params, batch.s_t)["q_values"] if self.config.double else q_t  # [B, A]
+        outputs_tm1, outputs_t, selector = self._outputs(params, targets, batch, seed)
+        q_tm1, q_t = outputs_tm1["q_values"], outputs_t["q_values"]  # [B, A]
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
-        return Loss(tf.reduce_mean(losses.huber(errors)), {})
+        return self._mean(losses.huber(errors), errors, batch)
+
+    def _outputs(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
+        """Of the online network at s_tm1, of the target network at s_t, and the q_values [B, A] to choose a_t by.
+
+        Each pass has noise of its own, if there is any (Fortunato et al. 2018, equation 15).
+        """
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3)) if self.has_noise else [None] * 3
+        outputs_t = self.apply(targets, batch.s_t, seeds[1])
+        chooser = self.apply(params, batch.s_t, seeds[2]) if self.config.double else outputs_t
+        return self.apply(params, batch.s_tm1, seeds[0]), outputs_t, chooser["q_values"]
+
+    def _mean(self, item_losses: tf.Tensor, errors: tf.Tensor, batch: Any) -> Loss:
+        """The mean over a minibatch, where replay is prioritized by importance and with what priorities follow from."""
+        if not self.config.prioritized:
+            return Loss(tf.reduce_mean(item_losses), {})
+        return Loss(tf.reduce_mean(batch.weight * item_losses), {}, per_item=errors)
 
     def _make_replay(self, num_envs: int) -> Replay:
         config, spec = self.config, self.spec
@@ -129,11 +174,19 @@ class DQN(EpsilonGreedyAgent):
             discount=config.discount,
         )
 
-    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+    def _make_sampler(self, replay: Replay) -> Sampler:
         config = self.config
+        if not config.prioritized:
+            return UniformSampler(replay)
+        beta = schedules.linear(config.importance_exponent, 1.0, begin=0, steps=config.total_steps)
+        return PrioritizedSampler(replay, priority_exponent=config.priority_exponent, importance_exponent=beta)
+
+    def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
+        config, replay = self.config, self._make_replay(num_envs)
         return ReplayExperience(
-            self._make_replay(num_envs),
+            replay,
             batch_size=config.batch_size,
             train_period=config.train_period,
             warmup_steps=max(1, config.warmup_steps // config.num_workers),
+            sampler=self._make_sampler(replay),
         )

@@ -47,6 +47,10 @@ class DynaQConfig(DQNConfig):
         super().check()
         if self.batch_size % self.planning_depth:
             raise UserError(f"--planning_depth={self.planning_depth}: must divide --batch_size={self.batch_size}")
+        if self.prioritized:
+            raise UserError("--prioritized: dyna_q chooses what to learn from by --sweeping; leave it out")
+        if self.noisy:
+            raise UserError("--noisy: dyna_q explores by epsilon alone; leave it out")
 
 
 class DynaQ(DQN):
@@ -91,8 +95,8 @@ class DynaQ(DQN):
     def default_preset(cls, spec: EnvironmentSpec) -> str:
         return "cartpole"
 
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return super().apply(params, observation) | self._model.apply(params["model"], observation)
+    def apply(self, params: Params, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        return super().apply(params, observation, seed) | self._model.apply(params["model"], observation)
 
     def _imagine(self, outputs: Outputs, observation: np.ndarray) -> Imagined:
         num_states, size = len(observation), self.spec.observation_shape[0]

@@ -32,6 +32,8 @@ class FastDQNConfig(DQNConfig):
             )
         if self.synchronized and self.envs_per_worker == 1:
             raise UserError("--envs_per_worker=1: there is nothing to synchronize; add --nosynchronized, or take more")
+        if self.noisy and not self.synchronized:
+            raise UserError("--noisy: is one noise for all environments, so it needs --synchronized")
         if self.overlap_steps:
             raise UserError("--overlap_steps: fast_dqn trains beside acting already (--concurrent); leave it out")
 
@@ -60,11 +62,12 @@ class FastDQN(DQN):
         self.predicts_together = config.synchronized
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
-        config = self.config
+        config, replay = self.config, self._make_replay(num_envs)
         return BufferedReplayExperience(
-            self._make_replay(num_envs),
+            replay,
             period=config.target_period * config.train_period,
             batch_size=config.batch_size,
             train_period=config.train_period,
             warmup_steps=config.warmup_steps,
+            sampler=self._make_sampler(replay),
         )

@@ -13,6 +13,8 @@ from async_dqn.settings.fields import did_you_mean
 TABLE = {
     "a3c": "async_dqn.agents.a3c:A3C",
     "dqn": "async_dqn.agents.dqn:DQN",
+    "c51": "async_dqn.agents.c51:C51",
+    "rainbow": "async_dqn.agents.rainbow:Rainbow",
     "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
     "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
     "pqn": "async_dqn.agents.pqn:PQN",

@@ -24,6 +24,17 @@ class Transition(NamedTuple):
     s_t: np.ndarray  # [B, S, ...]
 
 
+class WeightedTransition(NamedTuple):
+    """A minibatch of transitions that were not drawn uniformly: those of `Transition`, and what each counts for."""
+
+    s_tm1: np.ndarray  # [B, S, ...]
+    a_tm1: np.ndarray  # [B] int32
+    r_t: np.ndarray  # [B] float32
+    discount_t: np.ndarray  # [B] float32
+    s_t: np.ndarray  # [B, S, ...]
+    weight: np.ndarray  # [B] float32, at most 1
+
+
 class Episode(NamedTuple):
     """One whole game as the environment scores it: rewards unclipped, lives lost included."""
 

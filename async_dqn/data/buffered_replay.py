@@ -20,12 +20,11 @@ class BufferedReplayExperience(ReplayExperience):
 
     Args:
       period: agent steps in a period, a multiple of `train_period` and of the number of environments.
-      replay, batch_size, train_period, warmup_steps: as for `ReplayExperience`; whether replay is warm is decided
-        where a period begins.
+      replay, options: as for `ReplayExperience`; whether replay is warm is decided where a period begins.
     """
 
-    def __init__(self, replay: Replay, *, period: int, batch_size: int, train_period: int, warmup_steps: int):
-        super().__init__(replay, batch_size=batch_size, train_period=train_period, warmup_steps=warmup_steps)
+    def __init__(self, replay: Replay, *, period: int, **options: Any):
+        super().__init__(replay, **options)
         self._period = period
         self._buffer: list[Step] = []
         self._spoilt: list[np.ndarray] = []  # for each of them [N] bool: nothing is learned from it
@@ -68,10 +67,9 @@ class BufferedReplayExperience(ReplayExperience):
         super().truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        arrays = {
-            f"{_SAVED}{column}": np.array([getattr(step, column) for step in self._buffer]) for column in _COLUMNS
-        }
-        _, values = super().state()
+        arrays, values = super().state()
+        for column in _COLUMNS:
+            arrays[f"{_SAVED}{column}"] = np.array([getattr(step, column) for step in self._buffer])
         arrays[f"{_SAVED}spoilt"] = np.array(self._spoilt)
         return arrays, values | {"num_steps": self._num_steps, "is_warm": self._is_warm}
 

@@ -42,8 +42,15 @@ class Experience(Protocol):
     def due(self) -> int:
         """Minibatches that the steps taken in until now call for."""
 
-    def draw(self, rng: np.random.Generator) -> None:
-        """Writes the next minibatch to `batch`; one less is due."""
+    def draw(self, rng: np.random.Generator, step: int) -> None:
+        """Writes the next minibatch to `batch`; one less is due.
+
+        Args:
+          step: agent steps of all workers until now.
+        """
+
+    def feedback(self, per_item: np.ndarray) -> None:
+        """Takes what the loss says of each item [B] of the minibatch drawn last, where it does: `Loss.per_item`."""
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         """The environments, or these, start anew: what comes next follows from nothing.
@@ -58,20 +65,70 @@ class Experience(Protocol):
         """Puts `state()` back. Raises KeyError or ValueError where it does not fit."""
 
 
+class Sampler(Protocol):
+    """Which transitions of a replay make up a minibatch."""
+
+    def make_batch(self, batch_size: int) -> Any:
+        """The arrays that `sample` fills, fit for `as_tensor`: `Transition`, or that with more columns."""
+
+    def sample(self, rng: np.random.Generator, step: int, out: Any) -> None:
+        """Writes a minibatch to `out`; `step` is the agent steps of all workers until now."""
+
+    def feedback(self, per_item: np.ndarray) -> None:
+        """As of `Experience`."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays to go on from, those of the replay aside."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Puts `state()` back. Raises KeyError or ValueError where it does not fit."""
+
+
+class UniformSampler:
+    """Every transition is as likely as any other."""
+
+    def __init__(self, replay: Replay):
+        self.make_batch = replay.make_batch
+        self._replay = replay
+
+    def sample(self, rng: np.random.Generator, step: int, out: Transition) -> None:
+        del step
+        self._replay.sample(len(out.a_tm1), rng, out)
+
+    def feedback(self, per_item: np.ndarray) -> None:
+        """Nothing here depends on it."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """There is nothing to put back."""
+
+
 class ReplayExperience:
-    """Minibatches drawn uniformly from replay, one for every `train_period` agent steps once it is warm.
+    """Minibatches drawn from replay, one for every `train_period` agent steps once it is warm.
 
     Args:
       replay: of this worker.
       batch_size: B.
       train_period: agent steps for each minibatch.
       warmup_steps: transitions in replay before the first minibatch.
+      sampler: draws from the replay; None: uniformly.
     """
 
-    def __init__(self, replay: Replay, *, batch_size: int, train_period: int, warmup_steps: int):
+    def __init__(
+        self,
+        replay: Replay,
+        *,
+        batch_size: int,
+        train_period: int,
+        warmup_steps: int,
+        sampler: Sampler | None = None,
+    ):
         self.ring: Replay | None = replay
-        self.batch: Transition = replay.make_batch(batch_size)
-        self._replay = replay
+        self._replay, self._sampler = replay, sampler or UniformSampler(replay)
+        self.batch: Any = self._sampler.make_batch(batch_size)
+        self.feedback = self._sampler.feedback
         self._train_period, self._warmup_steps = train_period, warmup_steps
         self._owed_steps = 0  # agent steps for which no minibatch was drawn yet
 
@@ -85,20 +142,20 @@ class ReplayExperience:
     def due(self) -> int:
         return self._owed_steps // self._train_period
 
-    def draw(self, rng: np.random.Generator) -> None:
+    def draw(self, rng: np.random.Generator, step: int) -> None:
         self._owed_steps -= self._train_period
-        self.sample(rng)
+        self.sample(rng, step)
 
-    def sample(self, rng: np.random.Generator) -> None:
+    def sample(self, rng: np.random.Generator, step: int) -> None:
         """Writes a minibatch to `batch`, whether one is due or not."""
-        self._replay.sample(len(self.batch.a_tm1), rng, self.batch)
+        self._sampler.sample(rng, step, self.batch)
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         self._replay.truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {}, {"owed_steps": self._owed_steps}
+        return self._sampler.state(), {"owed_steps": self._owed_steps}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        del arrays
+        self._sampler.restore(arrays)
         self._owed_steps = values["owed_steps"]

@@ -131,14 +131,15 @@ class DynaExperience(ReplayExperience):
     def due(self) -> int:
         return super().due() + int(self._planned)
 
-    def draw(self, rng: np.random.Generator) -> None:
+    def draw(self, rng: np.random.Generator, step: int) -> None:
         if self._planned >= 1:
             self._planned -= 1
             self._plan(rng)
         else:
-            super().draw(rng)
+            super().draw(rng, step)
 
-    def sample(self, rng: np.random.Generator) -> None:
+    def sample(self, rng: np.random.Generator, step: int) -> None:
+        del step
         if self._until_check == 0:
             self.model_error = self._look(rng)
             self._until_check = _CHECK_PERIOD

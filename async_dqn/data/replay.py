@@ -175,7 +175,7 @@ class Replay:
             draw = rng.integers(max(ends[-1], 1), size=missing + missing // 8 + 4)
             env = np.minimum(np.searchsorted(ends, draw, side="right"), self.num_envs - 1)
             index = draw - ends[env] + self._cursors.added[env]
-            valid = self._is_valid(env, index)
+            valid = self.is_valid(env, index)
             if not valid.any() and not self.num_valid():
                 raise ValueError(
                     f"cannot sample {batch_size}: none of {ends[-1]} slots is a valid start "
@@ -211,7 +211,7 @@ class Replay:
         index = np.concatenate([head, tail], axis=1)  # [N, S - 1 + n]
         at_edge = np.concatenate([head < added - self._n_step, tail >= oldest], axis=1)  # each slot once
         env = np.broadcast_to(self._envs[:, None], index.shape)
-        lacking = at_edge & ~self._flat.last[self._position(env, index)] & ~self._is_valid(env, index)
+        lacking = at_edge & ~self._flat.last[self._position(env, index)] & ~self.is_valid(env, index)
         filled = np.minimum(self._cursors.added, self.slots_per_env)
         return int((filled - self._cursors.num_last).sum() - lacking.sum())
 
@@ -220,8 +220,22 @@ class Replay:
     def valid_starts(self) -> tuple[np.ndarray, np.ndarray]:
         """Every valid start as (env, index), each [num_valid()]; looks at the whole ring."""
         env, index, exists = self._all_slots()
-        chosen = exists & self._is_valid(env, index)
+        chosen = exists & self.is_valid(env, index)
         return env[chosen], index[chosen]
+
+    def is_valid(self, env: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Which slots, each in the ring, are valid starts."""
+        added = self._cursors.added[env]
+        position = self._position(env, index)
+        has_history = index - self._flat.age[position] >= added - self.slots_per_env
+        ahead = index[..., None] + self._ahead  # [..., n]
+        ended = self._flat.ended[self._position(env[..., None], ahead)] & (ahead < added[..., None])
+        has_future = (index + self._n_step < added) | ended.any(axis=-1)
+        return ~self._flat.last[position] & has_history & has_future
+
+    def is_last(self, env: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Which slots, each in the ring, hold the final observation of an episode, so that none begins there."""
+        return self._flat.last[self._position(env, index)]
 
     @property
     def added(self) -> np.ndarray:
@@ -326,16 +340,6 @@ class Replay:
         """env, index and whether it was ever written, each [N, C], oldest first."""
         index = self._cursors.added[:, None] - self.slots_per_env + np.arange(self.slots_per_env)
         return np.broadcast_to(self._envs[:, None], index.shape), index, index >= 0
-
-    def _is_valid(self, env: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Which slots, each in the ring, are valid starts."""
-        added = self._cursors.added[env]
-        position = self._position(env, index)
-        has_history = index - self._flat.age[position] >= added - self.slots_per_env
-        ahead = index[..., None] + self._ahead  # [..., n]
-        ended = self._flat.ended[self._position(env[..., None], ahead)] & (ahead < added[..., None])
-        has_future = (index + self._n_step < added) | ended.any(axis=-1)
-        return ~self._flat.last[position] & has_history & has_future
 
     def _gather_stacks(self, env: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Write the stacks [B, S, ...] that end at (env, index), with zeros before the episode's start."""

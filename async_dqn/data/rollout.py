@@ -142,7 +142,8 @@ class RolloutExperience:
         """Which of the steps that are learned from were taken back: [T - overlap, N] bool."""
         return self._void[: len(self._void) - self._overlap]
 
-    def draw(self, rng: np.random.Generator) -> None:
+    def draw(self, rng: np.random.Generator, step: int) -> None:
+        del step
         if self._prepared is None:
             self._following = self._following or self._next_outputs()
             self._prepared = self._prepare(self._rollout(self._following))
@@ -161,6 +162,9 @@ class RolloutExperience:
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
         for column, values in zip(self.batch, self._prepared, strict=True):
             np.take(values, chosen, axis=0, out=column, mode="clip")
+
+    def feedback(self, per_item: np.ndarray) -> None:
+        """Nothing here depends on it."""
 
     def _rollout(self, next_outputs: Outputs) -> Rollout:
         return Rollout(

@@ -80,6 +80,73 @@ def double_q_learning(
     return sarsa(q_tm1, a_tm1, r_t, discount_t, q_t, a_t)
 
 
+def categorical_projection(atoms: tf.Tensor, probabilities: tf.Tensor, support: tf.Tensor) -> tf.Tensor:
+    """A distribution over any atoms, brought to a fixed support of equal distances (Bellemare et al. 2017, equation 7).
+
+    The probability of an atom goes to the two neighbours that it lies between, more of it to the nearer one. That of an
+    atom outside the support goes to its end.
+
+    Args:
+      atoms: [B, K] where the probabilities lie.
+      probabilities: [B, K].
+      support: [M] ascending, at least two.
+
+    Returns:
+      [B, M] probabilities.
+    """
+    _check((atoms, 2), (probabilities, 2), (support, 1))
+    clipped = tf.clip_by_value(atoms, support[0], support[-1])  # [B, K]
+    distance = tf.abs(clipped[:, None, :] - support[None, :, None]) / (support[1] - support[0])  # [B, M, K]
+    return tf.reduce_sum(tf.maximum(1 - distance, 0) * probabilities[:, None, :], axis=2)
+
+
+def kl_divergence(target: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """KL(target || softmax(logits)) in nats: the cross-entropy, less what of it no logits could avoid.
+
+    Its gradient by the logits is that of the cross-entropy.
+
+    Args:
+      target: [B, K] probabilities.
+      logits: [B, K].
+
+    Returns:
+      [B] divergences, at least 0. No gradient reaches `target`.
+    """
+    _check((target, 2), (logits, 2))
+    target = tf.stop_gradient(target)
+    return tf.reduce_sum(tf.math.xlogy(target, target) - target * tf.nn.log_softmax(logits), axis=1)
+
+
+def categorical_q_learning(
+    logits_tm1: tf.Tensor,
+    a_tm1: tf.Tensor,
+    r_t: tf.Tensor,
+    discount_t: tf.Tensor,
+    logits_t: tf.Tensor,
+    q_t_selector: tf.Tensor,
+    support: tf.Tensor,
+) -> tf.Tensor:
+    """Losses of C51: how far the distribution of returns is from its projected Bellman update (Bellemare et al. 2017,
+    algorithm 1; with the priorities of Hessel et al. 2018, which these are).
+
+    Args:
+      logits_tm1: [B, A, K] of the online network at s_tm1.
+      a_tm1, r_t, discount_t: [B] as in `double_q_learning`.
+      logits_t: [B, A, K] of the target network at s_t.
+      q_t_selector: [B, A] values that choose the action at s_t.
+      support: [K] the returns that the atoms stand for.
+
+    Returns:
+      [B] divergences. No gradient reaches `logits_t` or `q_t_selector`.
+    """
+    _check((logits_tm1, 3), (a_tm1, 1), (r_t, 1), (discount_t, 1), (logits_t, 3), (q_t_selector, 2), (support, 1))
+    a_t = tf.argmax(q_t_selector, axis=1, output_type=tf.int32)  # [B]
+    probabilities = tf.nn.softmax(tf.gather(logits_t, a_t, batch_dims=1))  # [B, K]
+    atoms = r_t[:, None] + discount_t[:, None] * support  # [B, K]
+    target = categorical_projection(atoms, probabilities, support)  # [B, K]
+    return kl_divergence(target, tf.gather(logits_tm1, a_tm1, batch_dims=1))
+
+
 def log_probability(logits: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
     """log pi(a|s) of a softmax policy.
 

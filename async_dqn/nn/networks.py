@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,11 +28,18 @@ class Head(NamedTuple):
       outputs: how many numbers it gives for each observation.
       scale: multiplies the initial weights and biases. 0.01 makes the first policy nearly uniform.
       constant: it is a vector of parameters instead, the same for every observation, that starts at 0.
+      atoms: if not 0, each output is so many numbers: the logits of a distribution.
     """
 
     outputs: int
     scale: float = 1.0
     constant: bool = False
+    atoms: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output for one observation."""
+        return (self.outputs, self.atoms) if self.atoms else (self.outputs,)
 
 
 class Network(NamedTuple):
@@ -40,13 +48,14 @@ class Network(NamedTuple):
     Attributes:
       shapes: name -> shape of every parameter, in the order of the flat vector.
       init: generator -> {name: float32 array}.
-      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32) -> {head: [B, outputs] float32}.
+      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32) -> {head: [B, outputs] float32, or
+        [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone.
     """
 
     name: str
     shapes: dict[str, tuple[int, ...]]
     init: Callable[[np.random.Generator], dict[str, np.ndarray]]
-    apply: Callable[[Parameters, tf.Tensor], dict[str, tf.Tensor]]
+    apply: Callable[..., dict[str, tf.Tensor]]
 
 
 def make_network(
@@ -63,10 +72,11 @@ def make_network(
     """The network `name` for S stacked observations of `observation_shape`.
 
     `nature` is that of Mnih et al. 2015, `nips` that of Mnih et al. 2013, `mlp` two hidden layers for vectors. All
-    heads share the layers below them. With `dueling` (Wang et al. 2016, equation 9) the one head "q_values" is the sum
-    of two streams, each with a last hidden layer of its own. Frames are scaled to [0, 1]; with `center_frames` each
-    stack has its own mean taken off and three times the contrast. Atari's bright, even backgrounds otherwise drive
-    most first-layer units below zero for good within a few hundred Adam steps.
+    heads share the layers below them. With `dueling` (Wang et al. 2016, equation 9) the one head is the sum of two
+    streams, each with a last hidden layer of its own; where it has atoms, the sum of their logits (Hessel et al. 2018).
+    Frames are scaled to [0, 1]; with `center_frames` each stack has its own mean taken off and three times the
+    contrast. Atari's bright, even backgrounds otherwise drive most first-layer units below zero for good within a few
+    hundred Adam steps.
 
     With `layer_norm` (Ba et al. 2016) each hidden layer is normalised before its ReLU: over its units, and for a
     convolution over the filters at each place, as in the code of Gallici et al. 2024. It is computed in float32.
@@ -80,8 +90,8 @@ def make_network(
     convolutions, hidden = _CONVOLUTIONS[name], _HIDDEN[name]
     if bool(convolutions) != (len(observation_shape) == 2):
         raise ValueError(f"network {name!r} does not fit observations of shape {observation_shape}")
-    if dueling and list(heads) != ["q_values"]:
-        raise ValueError(f"a dueling network has the one head 'q_values', not {list(heads)}")
+    if dueling and len(heads) != 1:
+        raise ValueError(f"a dueling network has one head, not {list(heads)}")
     shapes: dict[str, tuple[int, ...]] = {}
 
     if convolutions:
@@ -100,14 +110,15 @@ def make_network(
     for index, size in enumerate(shared):
         shapes[f"hidden{index}/w"], shapes[f"hidden{index}/b"] = (inputs, size), (size,)
         inputs = size
-    last = {"value": heads["q_values"]._replace(outputs=1), "advantage": heads["q_values"]} if dueling else heads
+    dueled, head = next(iter(heads.items()))
+    last = {"value": head._replace(outputs=1), "advantage": head} if dueling else heads
     for layer, head in last.items():
         if head.constant:
             shapes[f"{layer}/b"] = (head.outputs,)
             continue
         if dueling:
             shapes[f"{layer}_hidden/w"], shapes[f"{layer}_hidden/b"] = (inputs, hidden[-1]), (hidden[-1],)
-        shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], head.outputs), (head.outputs,)
+        shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], math.prod(head.shape)), (math.prod(head.shape),)
     scales = {f"{layer}/{part}": head.scale for layer, head in last.items() for part in "wb"}
     filled = {f"{layer}/b": 0.0 for layer, head in last.items() if head.constant}  # with what they begin
     if layer_norm:
@@ -146,9 +157,10 @@ def make_network(
             return tf.broadcast_to(params[f"{layer}/b"], [tf.shape(x)[0], last[layer].outputs])
         if dueling:
             x = activate(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x))
-        return _dense(params, layer, tf.cast(x, tf.float32))
+        return tf.reshape(_dense(params, layer, tf.cast(x, tf.float32)), [-1, *last[layer].shape])
 
-    def apply(params: Parameters, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+    def apply(params: Parameters, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        del seed
         x = observation
         if convolutions:
             x = tf.cast(_blocks(x), tf.float32)  # [B, H / 4, W / 4, S * 16]
@@ -158,11 +170,11 @@ def make_network(
             params = {**params, "conv0/w": _block_kernel(params["conv0/w"]) * scale}
         params = as_computed(params)
         x = torso(params, tf.cast(x, compute_dtype))  # [B, features]
-        outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs]
+        outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs] or [B, outputs, atoms]
         if not dueling:
             return outputs
-        value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A]
-        return {"q_values": value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
+        value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A], or both with atoms
+        return {dueled: value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
 
     return Network(name, shapes, init, apply)
 

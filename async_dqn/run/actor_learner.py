@@ -49,6 +49,7 @@ class ActorLearner:
         self.evaluate = make_evaluate(agent, acting)
         if not agent.predicts_together:
             self.evaluate = OneByOne(self.evaluate, config.envs_per_worker)
+        self._explore = make_evaluate(agent, acting, noise=self._rng) if agent.has_noise else self.evaluate
         self.experience = agent.make_experience(config.envs_per_worker, self.evaluate)
         self._learner = (ConcurrentLearner if agent.learns_beside else Learner)(
             agent,
@@ -66,7 +67,7 @@ class ActorLearner:
 
     def act(self) -> np.ndarray:
         """Actions [N] for where the environments stand."""
-        self._outputs = self.evaluate(self._stacked)
+        self._outputs = self._explore(self._stacked)
         return self.agent.act(self._outputs, self._rng, self._client.env_steps)
 
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> None:

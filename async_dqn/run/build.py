@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from async_dqn.agents import table
 from async_dqn.agents.base import Agent
-from async_dqn.data.experience import Evaluate
+from async_dqn.data.experience import Evaluate, Outputs
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
 from async_dqn.run import preflight
@@ -60,18 +60,31 @@ def make_client(agent: Agent, store: ParameterStore) -> RoundTripClient:
     return GradientClient(store, **options)
 
 
-def make_evaluate(agent: Agent, online: Mapping[str, tf.Variable]) -> Evaluate:
-    """The function stacked observations [N, S, ...] -> {head: [N, ...]}, by the values that the variables [P] have."""
+def make_evaluate(
+    agent: Agent, online: Mapping[str, tf.Variable], noise: np.random.Generator | None = None
+) -> Evaluate:
+    """The function stacked observations [N, S, ...] -> {head: [N, ...]}, by the values that the variables [P] have.
+
+    Args:
+      noise: of an agent that has some, each call draws the seed of its own from here; None: there is none.
+    """
     spec = agent.spec
     signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
+    if noise is not None:
+        signature.append(tf.TensorSpec([2], tf.int32))
 
     @tf.function(autograph=False, input_signature=signature)
-    def apply(stacked: tf.Tensor) -> dict[str, tf.Tensor]:
+    def apply(stacked: tf.Tensor, *seed: tf.Tensor) -> dict[str, tf.Tensor]:
         params = {one.name: one.layout.unflatten(online[one.name].read_value()) for one in agent.modules}
-        return agent.apply(params, stacked)
+        return agent.apply(params, stacked, *seed)
 
     traced = apply.get_concrete_function()  # calls cost less Python, and cannot trace again
-    return lambda stacked: {name: one.numpy() for name, one in traced(tf.constant(stacked)).items()}
+
+    def evaluate(stacked: np.ndarray) -> Outputs:
+        seed = [] if noise is None else [tf.constant(noise.integers(2**31, size=2, dtype=np.int32))]
+        return {name: one.numpy() for name, one in traced(tf.constant(stacked), *seed).items()}
+
+    return evaluate
 
 
 def make_seeds(config: Config, worker: int, env_steps: int) -> tuple[np.random.SeedSequence, int]:

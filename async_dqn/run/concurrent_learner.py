@@ -37,7 +37,8 @@ class ConcurrentLearner(Learner):
             self.has_learned = True
             self._client.start()
         for _ in range(due):
-            self._under_way.append(self._background.submit(self._compute_beside, self._client.rates()))
+            now = self._client.env_steps, self._client.rates()
+            self._under_way.append(self._background.submit(self._compute_beside, *now))
         while self._under_way and self._under_way[0].done():
             self._take_first()
         if self._buffered.ends_period:
@@ -49,13 +50,13 @@ class ConcurrentLearner(Learner):
             self._take_first()
         self._client.clock.enter(part)
 
-    def _compute_beside(self, rates: np.ndarray) -> tuple[np.ndarray, str, float]:
+    def _compute_beside(self, step: int, rates: np.ndarray) -> tuple[np.ndarray, str, float]:
         begin = time.perf_counter()
-        statistics, fault = self._compute(rates, enter=_nothing)
+        statistics, fault = self._compute(step, rates, enter=_nothing)
         return statistics, fault, time.perf_counter() - begin
 
-    def _draw(self) -> None:
-        self._buffered.sample(self._rng)
+    def _draw(self, step: int) -> None:
+        self._buffered.sample(self._rng, step)
 
     def _take_first(self) -> None:
         statistics, fault, seconds = self._under_way.popleft().result()

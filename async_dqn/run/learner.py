@@ -48,7 +48,7 @@ class Learner:
         self._sums, self._counts = np.zeros((2, len(self._names)))
 
     def _make_step(self) -> tf.types.experimental.ConcreteFunction:
-        """The function (*minibatch, rates [M], seed [2]) -> (loss and statistics, whether all was finite).
+        """The function (*minibatch, rates [M], seed [2]) -> (loss and statistics, `per_item`, whether all was finite).
 
         It hands the gradients to the client, unless something in them is not finite.
         """
@@ -57,7 +57,7 @@ class Learner:
         signature = [*specs, tf.TensorSpec([len(modules)]), tf.TensorSpec([2], tf.int32)]
 
         @tf.function(autograph=False, input_signature=signature)
-        def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
             *arrays, rates, seed = inputs
             batch = type(self._experience.batch)(*arrays)
             online = [client.online[module.name].read_value() for module in modules]
@@ -78,7 +78,7 @@ class Learner:
                 is_finite &= tf.reduce_all(tf.math.is_finite(gradient))
             tf.cond(is_finite, lambda: client.consume(gradients, rates), lambda: None)
             self._names = ["loss", *loss.statistics]
-            return tf.stack([loss.value, *loss.statistics.values()]), is_finite
+            return tf.stack([loss.value, *loss.statistics.values()]), loss.per_item, is_finite
 
         return step.get_concrete_function()  # calls cost less Python, and cannot trace again
 
@@ -101,26 +101,28 @@ class Learner:
     def _learn_once(self) -> None:
         enter = self._client.clock.enter
         enter("experience")
-        done = self._compute(self._client.rates(), enter)
+        done = self._compute(self._client.env_steps, self._client.rates(), enter)
         enter("copying")
         self._count_minibatch(*done)
         enter("experience")
 
-    def _compute(self, rates: np.ndarray, enter: Callable[[str], object]) -> tuple[np.ndarray, str]:
+    def _compute(self, step: int, rates: np.ndarray, enter: Callable[[str], object]) -> tuple[np.ndarray, str]:
         """Draws a minibatch and hands its gradients to the client.
 
         Returns:
           Loss and statistics, and what made something of it not finite: "" where all was.
         """
-        self._draw()
+        self._draw(step)
         seed = tf.constant(self._rng.integers(2**31, size=2, dtype=np.int32))
         enter("gradient")
-        statistics, is_finite = self._step(*self._tensors, tf.constant(rates), seed)
+        statistics, per_item, is_finite = self._step(*self._tensors, tf.constant(rates), seed)
         is_finite = bool(is_finite)  # on a GPU, only now is it computed
+        if is_finite and per_item is not None:
+            self._experience.feedback(per_item.numpy())
         return statistics.numpy(), "" if is_finite else _cause(self._experience.batch, self.largest_reward)
 
-    def _draw(self) -> None:
-        self._experience.draw(self._rng)
+    def _draw(self, step: int) -> None:
+        self._experience.draw(self._rng, step)
 
     def _count_minibatch(self, statistics: np.ndarray, fault: str) -> None:
         if not fault:

@@ -87,7 +87,7 @@ def test_a_rollout_is_one_minibatch_of_the_returns_that_the_paper_s_loop_gives()
     for _ in range(2):
         fill(experience, rewards, terminated, truncated, outputs)
         assert experience.due() == 1
-        experience.draw(np.random.default_rng(0))
+        experience.draw(np.random.default_rng(0), 0)
         assert experience.due() == 0
     batch = experience.batch
 
@@ -110,7 +110,7 @@ def test_with_a_trace_of_0_the_advantages_are_one_step_errors():
     experience = agent.make_experience(1, outputs)
     none = np.zeros((3, 1), bool)
     fill(experience, np.float32([[1], [2], [3]]), none, none, outputs)
-    experience.draw(np.random.default_rng(0))
+    experience.draw(np.random.default_rng(0), 0)
     np.testing.assert_allclose(
         experience.batch.advantage, [1 + 0.9 * 1 - 0, 2 + 0.9 * 4 - 1, 3 + 0.9 * 9 - 4], rtol=1e-6
     )

@@ -1,12 +1,16 @@
 """DQN: its loss against backpropagation by hand, when its exploration falls, and its share of replay."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from async_dqn.agents.table import make_config
-from async_dqn.base.types import Transition
+from async_dqn.base.errors import UserError
+from async_dqn.base.types import Transition, WeightedTransition
 from async_dqn.data.experience import Step
+from async_dqn.data.prioritized import PrioritizedSampler, priority_bytes
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 
@@ -43,12 +47,12 @@ def loss_and_gradient_by_hand(online, target, batch, double):
     }
 
 
-def loss_and_gradients(agent, online, target, batch):
+def loss_and_gradients(agent, online, target, batch, seed=(0, 0)):
     """The loss and its gradients by online and target parameters."""
     params, targets = ({name: tf.constant(array) for name, array in arrays.items()} for arrays in (online, target))
     with tf.GradientTape() as tape:
         tape.watch([params, targets])
-        loss = agent.loss({"q": params}, {"q": targets}, Transition(*map(tf.constant, batch)), tf.constant([0, 0]))
+        loss = agent.loss({"q": params}, {"q": targets}, Transition(*map(tf.constant, batch)), tf.constant(seed))
     assert loss.statistics == {}
     return (float(loss.value), *tape.gradient(loss.value, [params, targets]))
 
@@ -104,3 +108,89 @@ def test_shared_exploration_begins_to_fall_after_warm_up_and_is_the_same_for_all
     agents = [make_agent(worker, **settings) for worker in (0, 1)]
     for step, value in [(0, 1.0), (1_000, 1.0), (2_000, 1 - 0.9 / 2), (3_000, 0.1), (9_000, 0.1)]:
         assert [agent.schedules(step) for agent in agents] == [{"epsilon": pytest.approx(value)}] * 2
+
+
+def with_weights(weight):
+    return WeightedTransition(*make_batch(), weight=np.float32(weight))
+
+
+def test_prioritized_losses_are_weighted_and_their_errors_handed_back():
+    agent = make_agent(prioritized=True)
+    online, target = (agent.modules[0].init(np.random.default_rng(seed)) for seed in (1, 2))
+
+    def found(weight):
+        batch = WeightedTransition(*map(tf.constant, with_weights(weight)))
+        return agent.loss({"q": online}, {"q": target}, batch, tf.constant([0, 0]))
+
+    errors = found(np.ones(30)).per_item.numpy()
+    huber = np.where(np.abs(errors) <= 1, 0.5 * errors**2, np.abs(errors) - 0.5)
+    weight = np.random.default_rng(3).random(30)
+    assert float(found(weight).value) == pytest.approx((weight * huber).mean(), rel=1e-5)
+    plain, _, _ = loss_and_gradients(make_agent(), online, target, make_batch())
+    assert float(found(np.ones(30)).value) == pytest.approx(plain, rel=1e-6)
+    batch = Transition(*map(tf.constant, make_batch()))
+    assert make_agent().loss({"q": online}, {"q": target}, batch, tf.constant([0, 0])).per_item is None
+
+
+def test_prioritized_replay_has_its_settings_and_counts_its_memory():
+    agent = make_agent(prioritized=True, priority_exponent=0.5, importance_exponent=0.2, total_steps=1_000)
+    experience = agent.make_experience(4, evaluate=None)
+    sampler = experience._sampler
+    assert isinstance(sampler, PrioritizedSampler) and isinstance(experience.batch, WeightedTransition)
+    assert sampler._priority_exponent == 0.5
+    assert [sampler._importance_exponent(step) for step in (0, 500, 1_000)] == pytest.approx([0.2, 0.6, 1.0])
+    config = agent.config
+    share = config.replay_capacity // config.num_workers
+    assert agent.experience_bytes(config, agent.spec) == (
+        make_agent().experience_bytes(make_agent().config, agent.spec) + priority_bytes(config.envs_per_worker, share)
+    )
+
+
+def noisy_outputs(**overrides):
+    """A function seed -> loss of a noisy agent."""
+    agent = make_agent(noisy=True, **overrides)
+    online, target = (agent.modules[0].init(np.random.default_rng(seed)) for seed in (1, 2))
+    return agent, online, lambda *seed: loss_and_gradients(agent, online, target, make_batch(), seed)
+
+
+@pytest.mark.parametrize("options", [{}, {"double": False}, {"dueling": True}], ids=str)
+def test_noise_is_new_for_every_minibatch_and_its_scale_is_learned(options):
+    _, _, loss = noisy_outputs(**options)
+    (first, gradient, of_target), (same, *_), (other, *_) = loss(1, 2), loss(1, 2), loss(1, 3)
+    assert first == same != other
+    assert all(gradient[name].numpy().any() for name in gradient if name.endswith("_sigma"))
+    assert set(of_target.values()) == {None}
+
+
+def test_each_pass_of_the_network_has_noise_of_its_own():
+    """With one network as online and target, and one observation, all passes would give the same else."""
+    agent, online, _ = noisy_outputs()
+    batch = make_batch()
+    batch = Transition(*map(tf.constant, batch._replace(s_t=batch.s_tm1)))
+    online = {name: tf.constant(array) for name, array in online.items()}
+    outputs_tm1, outputs_t, selector = agent._outputs({"q": online}, {"q": online}, batch, tf.constant([0, 0]))
+    for one, two in itertools.combinations([outputs_tm1["q_values"], outputs_t["q_values"], selector], 2):
+        assert np.abs(one - two).max() > 1e-3
+
+
+def test_noise_replaces_epsilon_and_is_off_in_greedy_play():
+    agent, online, _ = noisy_outputs()
+    assert agent.has_noise and not make_agent().has_noise
+    assert agent.schedules(0) == {"epsilon": 0.0}
+    variables = {"q": tf.Variable(agent.modules[0].layout.flatten(online))}
+    stacked = np.random.default_rng(5).normal(size=(3, 1, 4)).astype(np.float32)
+    explore = build.make_evaluate(agent, variables, noise=np.random.default_rng(0))
+    noisy = [explore(stacked)["q_values"] for _ in range(3)]  # a new one each step
+    evaluate = build.make_evaluate(agent, variables)
+    means = [evaluate(stacked)["q_values"] for _ in range(2)]
+    np.testing.assert_array_equal(*means)
+    np.testing.assert_allclose(means[0], forward(online, stacked[:, 0])[2], rtol=1e-4, atol=1e-6)
+    for one, two in itertools.combinations([*noisy, means[0]], 2):
+        assert np.abs(one - two).max() > 1e-3
+    explore = build.make_evaluate(agent, variables, noise=np.random.default_rng(0))
+    np.testing.assert_array_equal(explore(stacked)["q_values"], noisy[0])
+
+
+def test_noise_and_ape_x_exploration_do_not_go_together():
+    with pytest.raises(UserError, match="--exploration=ape_x: with --noisy"):
+        make_agent(noisy=True, exploration="ape_x")

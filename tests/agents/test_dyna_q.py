@@ -100,3 +100,9 @@ def test_the_values_learn_from_all_rows_of_weight_real_or_not():
 def test_an_environment_whose_observations_are_no_vectors_is_refused():
     with pytest.raises(UserError, match="--agent=dyna_q: its model predicts vectors"):
         make_agent(env="pong", network="auto")
+
+
+@pytest.mark.parametrize("option", ["prioritized", "noisy"])
+def test_options_of_dqn_that_planning_has_no_use_for_are_refused(option):
+    with pytest.raises(UserError, match=f"^--{option}: dyna_q"):
+        make_agent(**{option: True})

@@ -44,7 +44,7 @@ class Run:
         self.env = registry.make_vector_env(self.agent.spec, config.envs_per_worker, env_seed, 1)
         experience, send = self.actor_learner.experience, self.env.send
         sample = experience.sample
-        experience.sample = lambda rng: (delay("minibatch"), sample(rng))
+        experience.sample = lambda rng, step: (delay("minibatch"), sample(rng, step))
         self.env.send = lambda actions: (delay("step"), send(actions))
 
     def begin(self):
@@ -143,6 +143,7 @@ def test_actions_are_those_of_the_target_network():
         ({"envs_per_worker": 5}, "--envs_per_worker=5: must divide the 12 agent steps"),
         ({"envs_per_worker": 1}, "--envs_per_worker=1: there is nothing to synchronize"),
         ({"overlap_steps": True}, "--overlap_steps: fast_dqn trains beside acting already"),
+        ({"noisy": True, "synchronized": False}, "--noisy: is one noise for all environments"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

@@ -63,7 +63,7 @@ def batches(agent):
         )
         if experience.due():
             assert experience.due() == 1
-            experience.draw(np.random.default_rng(0))
+            experience.draw(np.random.default_rng(0), 0)
             for row in zip(*(column.copy() for column in experience.batch), strict=True):
                 found[tuple(int(one) for one in row[0][0, [0, 1]])] = Batch(*row)
     return found

@@ -83,7 +83,7 @@ def test_what_is_prepared_of_a_rollout_with_ends_in_it_is_that_of_the_definition
     experience = agent.make_experience(num_envs, outputs)
     fill(experience, rewards, terminated, truncated, outputs)
     assert experience.due() == 1
-    experience.draw(np.random.default_rng(0))
+    experience.draw(np.random.default_rng(0), 0)
     batch = experience.batch
 
     for row in range(length * num_envs):
@@ -140,7 +140,7 @@ def test_continuous_actions_are_drawn_from_a_gaussian_whose_log_probability_is_l
         action = agent.act(said, rng, 0)
         assert (action.shape, action.dtype) == ((8, 1), np.float32)
         experience.add(Step(seen, seen[:, None], action, said, zeros, never, never, seen), 8)
-    experience.draw(rng)
+    experience.draw(rng, 0)
     batch = Batch(*map(tf.constant, experience.batch))
     # The first deviation is 1, and no mean is far from 0.
     expected = -0.5 * batch.action[:, 0] ** 2 - 0.5 * math.log(2 * math.pi)

@@ -46,7 +46,7 @@ def test_returns_of_a_rollout_with_ends_in_it_are_those_of_the_definition():
     experience = agent.make_experience(num_envs, outputs)
     fill(experience, rewards, terminated, truncated, outputs)
     assert experience.due() == 1
-    experience.draw(np.random.default_rng(0))
+    experience.draw(np.random.default_rng(0), 0)
     batch = experience.batch
     assert sorted(batch.observation[:, 0, 0]) == sorted([*range(length)] * num_envs)
 

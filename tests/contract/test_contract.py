@@ -8,10 +8,8 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from async_dqn.agents import table
-from async_dqn.agents.dqn import DQN
 from async_dqn.base.errors import RunFailed
 from async_dqn.envs import registry
 from async_dqn.nn.module import initial_parameters
@@ -23,9 +21,19 @@ from async_dqn.store.local import LocalParameterStore
 WAYS = ["direct", "gradient", "delta"]
 
 
+# Options that change what is drawn, handed back or saved, beside the agents as they are.
+AGENTS = [
+    *table.TABLE,
+    "dqn --prioritized",
+    "dqn --noisy --dueling --layer_norm",
+    "fast_dqn --prioritized --noisy",
+]
+
+
 def pairs(ways=WAYS):
     """The agents with the ways that they go: those that train in one process have the direct one alone."""
-    return [(agent, way) for agent in table.TABLE for way in ways if way == "direct" or table.find(agent).distributed]
+    classes = {agent: table.find(agent.split()[0]) for agent in AGENTS}
+    return [(agent, way) for agent in AGENTS for way in ways if way == "direct" or classes[agent].distributed]
 
 
 EVERY_PAIR = pytest.mark.parametrize("agent_name, way", pairs())
@@ -52,8 +60,10 @@ class Parts:
     """One worker of an agent, built as the program builds it."""
 
     def __init__(self, agent_name, way, total_steps=203, **settings):
+        agent_name, *options = agent_name.split()
         names = {field.name for field in dataclasses.fields(table.find(agent_name).Config)}
         small = {name: value for name, value in SMALL.items() if name in names}
+        small |= {option.removeprefix("--"): True for option in options}
         overrides = small | {"total_steps": total_steps, "local_steps": int(way == "delta")} | settings
         config = table.make_config(agent_name, "cartpole", overrides)
         self.agent = build.make_agent(config)
@@ -131,15 +141,7 @@ def test_the_budget_is_met_exactly_and_metrics_have_the_columns_that_the_agent_n
     assert np.isfinite(list(row.values())).all()
 
 
-class NoisyDQN(DQN):
-    """Its loss draws random numbers by the seed of the minibatch."""
-
-    def loss(self, params, targets, batch, seed):
-        loss = super().loss(params, targets, batch, seed)
-        return loss._replace(value=loss.value * tf.random.stateless_uniform([], seed))
-
-
-@pytest.mark.parametrize("agent_name, way", [*pairs(), *((f"{__name__}:NoisyDQN", way) for way in WAYS)])
+@EVERY_PAIR
 def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(agent_name, way):
     stopped = Parts(agent_name, way).begin()
     steps = stopped.steps()

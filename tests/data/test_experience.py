@@ -54,7 +54,7 @@ def test_a_minibatch_is_due_for_every_period_after_warm_up_and_none_before(num_e
         warm_steps = max(0, number - 3) * num_envs
         assert game.experience.due() == warm_steps // train_period - drawn
         for _ in range(game.experience.due()):
-            game.experience.draw(rng)
+            game.experience.draw(rng, 0)
             drawn += 1
             batch = game.experience.batch
             np.testing.assert_array_equal(batch.r_t, batch.s_tm1[:, 0, 0])

@@ -63,7 +63,7 @@ def draws(experience, count, seed=1):
     """So many minibatches, as copies."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        experience.draw(rng)
+        experience.draw(rng, 0)
         yield type(experience.batch)(*(column.copy() for column in experience.batch))
 
 
@@ -166,14 +166,14 @@ def test_novelty_prefers_what_was_seldom_seen():
 @pytest.mark.parametrize("sweeping", ["uniform", "prioritized", "novelty"])
 def test_its_state_comes_back(sweeping):
     first, second = make(sweeping=sweeping), make(num_steps=0, sweeping=sweeping)
-    first.draw(np.random.default_rng(0))
+    first.draw(np.random.default_rng(0), 0)
     arrays, values = first.state()
     vars(second.ring).update(vars(first.ring))
     second.restore(arrays, values)
     assert second.due() == first.due()
     rngs = [np.random.default_rng(5), np.random.default_rng(5)]
     for _ in range(60):  # past the next look at the model
-        first.draw(rngs[0])
-        second.draw(rngs[1])
+        first.draw(rngs[0], 0)
+        second.draw(rngs[1], 0)
         for one, other in zip(first.batch, second.batch, strict=True):
             np.testing.assert_array_equal(one, other)

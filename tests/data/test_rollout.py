@@ -64,7 +64,7 @@ class Game:
         self.experience.check_valid()
 
     def draw(self):
-        self.experience.draw(self.rng)
+        self.experience.draw(self.rng, 0)
         self.experience.check_valid()
         batch = self.experience.batch
         return type(batch)(*(column.copy() for column in batch))

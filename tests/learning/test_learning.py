@@ -36,10 +36,14 @@ def finish(command, run: RunDirectory) -> dict:
     return json.loads(run.summary.read_text())
 
 
-@pytest.mark.parametrize("agent", ["dqn", "fast_dqn", "ppo", "a3c", "nstep_q", "pqn"])
+@pytest.mark.parametrize(
+    "agent",
+    ["dqn", "dqn --prioritized", "dqn --noisy", "c51", "rainbow", "fast_dqn", "ppo", "a3c", "nstep_q", "pqn"],
+)
 def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
-    goal = [f"--stop_at_return={GOAL}", "--threads=1"]
-    command, run = begin(start, agent, "baseline", f"--agent={agent}", *goal)
+    flags = [f"--agent={agent.split()[0]}", *agent.split()[1:], f"--stop_at_return={GOAL}", "--threads=1"]
+    agent = agent.replace(" ", "")
+    command, run = begin(start, agent, "baseline", *flags)
     summary = finish(command, run)
     assert summary["exit_reason"] == "solved"
     assert summary["env_steps"] < run.read_config().total_steps
@@ -53,7 +57,7 @@ def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("local_steps", [0, 1], ids=["gradients", "deltas"])
-@pytest.mark.parametrize("agent", ["dqn", "nstep_q", "pqn", "ppo"])
+@pytest.mark.parametrize("agent", ["dqn", "rainbow", "nstep_q", "pqn", "ppo"])
 def test_a_cluster_learns(start, agent, local_steps):
     """As far as the goal: no two runs have one order of updates, and a rare one is slow to begin."""
     flags = [f"--agent={agent}", f"--local_steps={local_steps}", "--total_steps=100_000", f"--stop_at_return={GOAL}"]

@@ -285,3 +285,98 @@ def test_clip_together_scales_all_gradients_by_their_common_norm(max_norm, facto
 def test_clip_together_leaves_gradients_of_zero_at_zero():
     for gradient in losses.clip_together([tf.zeros(3), tf.zeros(2)], 1.0):
         np.testing.assert_array_equal(gradient, np.zeros(len(gradient)))
+
+
+def projected_by_hand(atoms, probabilities, support):
+    """Algorithm 1 of Bellemare et al. 2017: each probability by itself, to the atoms below and above it."""
+    found = np.zeros((len(atoms), len(support)))
+    distance = support[1] - support[0]
+    for row, column in np.ndindex(*atoms.shape):
+        place = (np.clip(atoms[row, column], support[0], support[-1]) - support[0]) / distance
+        below = int(np.floor(place))
+        above = min(below + 1, len(support) - 1)
+        found[row, below] += probabilities[row, column] * (1 - (place - below))
+        found[row, above] += probabilities[row, column] * (place - below)
+    return found
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(2, 9),
+    st.floats(-20, 20),
+    st.floats(0.1, 10),
+    st.integers(0, 2**31),
+)
+@settings(deadline=None, max_examples=50)
+def test_projection_is_that_of_the_paper(batch, num_atoms, size, low, distance, seed):
+    rng = np.random.default_rng(seed)
+    support = (low + distance * np.arange(size)).astype(np.float32)
+    atoms = rng.uniform(low - 3 * distance, low + (size + 2) * distance, (batch, num_atoms)).astype(np.float32)
+    probabilities = rng.dirichlet(np.ones(num_atoms), batch).astype(np.float32)
+    found = losses.categorical_projection(*map(tf.constant, (atoms, probabilities, support))).numpy()
+    np.testing.assert_allclose(found, projected_by_hand(atoms, probabilities, support), atol=1e-3)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-3)
+    inside = np.clip(atoms, support[0], support[-1])
+    np.testing.assert_allclose(found @ support, (probabilities * inside).sum(axis=1), atol=1e-3 * np.abs(support).max())
+
+
+def test_projection_by_hand():
+    support = tf.constant([0.0, 1.0, 2.0])
+    atoms = tf.constant([[-4.0, 0.25, 2.0], [1.0, 1.5, 9.0]])
+    probabilities = tf.constant([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3]])
+    expected = [[0.5 + 0.75 * 0.2, 0.25 * 0.2, 0.3], [0.0, 0.1 + 0.5 * 0.6, 0.5 * 0.6 + 0.3]]
+    np.testing.assert_allclose(losses.categorical_projection(atoms, probabilities, support), expected, rtol=1e-6)
+
+
+def test_divergence_is_nothing_between_equals_and_the_mean_logarithm_else():
+    target = tf.constant([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    logits = tf.math.log(tf.constant([[0.25, 0.75], [0.1, 0.9], [0.2, 0.8]])) + 3.0
+    expected = [0, np.log(1 / 0.1), 0.5 * np.log(0.5 / 0.2) + 0.5 * np.log(0.5 / 0.8)]
+    np.testing.assert_allclose(losses.kl_divergence(target, logits), expected, rtol=1e-5, atol=1e-6)
+
+
+SUPPORT = tf.constant([-1.0, 0.0, 1.0])
+LOGITS_TM1 = tf.math.log(tf.constant([[[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], [[0.1, 0.1, 0.8], [0.3, 0.3, 0.4]]]))
+LOGITS_T = tf.math.log(tf.constant([[[0.5, 0.4, 0.1], [0.1, 0.2, 0.7]], [[0.3, 0.4, 0.3], [0.2, 0.2, 0.6]]]))
+CATEGORICAL = {
+    "logits_tm1": LOGITS_TM1,
+    "a_tm1": tf.constant([1, 0]),
+    "r_t": tf.constant([0.5, -0.25]),
+    "discount_t": tf.constant([0.5, 0.0]),
+    "logits_t": LOGITS_T,
+    "q_t_selector": tf.constant([[0.0, 1.0], [3.0, 2.0]]),
+    "support": SUPPORT,
+}
+
+
+def test_categorical_q_learning_by_hand():
+    found = losses.categorical_q_learning(**CATEGORICAL)
+    # Action 1 at s_t: 0.1, 0.2, 0.7 at 0.5 + 0.5 * (-1, 0, 1) = 0, 0.5, 1. Terminal: all at -0.25.
+    first, second = [0, 0.1 + 0.5 * 0.2, 0.5 * 0.2 + 0.7], [0.25, 0.75, 0]
+    expected = [
+        sum(p * np.log(p / q) for p, q in zip(target, online, strict=True) if p)
+        for target, online in ((first, [0.6, 0.3, 0.1]), (second, [0.1, 0.1, 0.8]))
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_gradient_of_categorical_q_learning_is_that_of_the_cross_entropy_and_reaches_no_target():
+    sources = [value for name, value in CATEGORICAL.items() if name not in ("a_tm1", "support")]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        total = tf.reduce_sum(losses.categorical_q_learning(**CATEGORICAL))
+    of_logits, *others = tape.gradient(total, sources)
+    expected = np.zeros((2, 2, 3))  # softmax less target, for the action taken
+    expected[0, 1] = np.array([0.6, 0.3, 0.1]) - [0, 0.2, 0.8]
+    expected[1, 0] = np.array([0.1, 0.1, 0.8]) - [0.25, 0.75, 0]
+    np.testing.assert_allclose(of_logits, expected, atol=1e-6)
+    assert others == [None] * 4
+
+
+@pytest.mark.parametrize("name", CATEGORICAL)
+@pytest.mark.parametrize("change", [lambda x: x[0], lambda x: x[..., None]], ids=["rank too low", "rank too high"])
+def test_wrong_rank_of_categorical_q_learning_is_refused(name, change):
+    given = CATEGORICAL[name]
+    with pytest.raises(ValueError, match=f"rank {change(given).shape.rank}, not {given.shape.rank}"):
+        losses.categorical_q_learning(**(CATEGORICAL | {name: change(given)}))

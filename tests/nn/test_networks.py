@@ -320,7 +320,32 @@ def test_the_scale_of_a_head_multiplies_its_initial_weights_and_biases():
         np.testing.assert_allclose(array, plain[name] * scale, rtol=1e-6)
 
 
-@pytest.mark.parametrize("heads", [{"logits": Head(2)}, {"q_values": Head(2), "value": Head(1)}])
-def test_dueling_is_for_action_values_alone(heads):
-    with pytest.raises(ValueError, match=rf"one head 'q_values', not \[{', '.join(map(repr, heads))}\]"):
-        make_network("mlp", (4,), 1, heads, dueling=True)
+def test_a_dueling_network_has_one_head():
+    with pytest.raises(ValueError, match=r"one head, not \['q_values', 'value'\]"):
+        make_network("mlp", (4,), 1, {"q_values": Head(2), "value": Head(1)}, dueling=True)
+
+
+def test_a_head_with_atoms_gives_so_many_numbers_for_each_output():
+    with_atoms = make_network("mlp", (4,), 1, {"logits": Head(3, atoms=5)})
+    flat = make_network("mlp", (4,), 1, {"logits": Head(3 * 5)})
+    params = flat.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).normal(size=(6, 1, 4)).astype(np.float32)
+    found = with_atoms.apply(params, observation)["logits"]
+    assert with_atoms.shapes == flat.shapes
+    np.testing.assert_array_equal(found, flat.apply(params, observation)["logits"].numpy().reshape(6, 3, 5))
+
+
+def test_dueling_adds_the_streams_atom_by_atom():
+    network = make_network("mlp", (4,), 1, {"logits": Head(3, atoms=5)}, dueling=True)
+    parameters = network.init(np.random.default_rng(0))
+    observation = np.random.default_rng(1).normal(size=(6, 1, 4)).astype(np.float32)
+    hidden = np.maximum(observation[:, 0] @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
+
+    def stream(name):
+        own = np.maximum(hidden @ parameters[f"{name}_hidden/w"] + parameters[f"{name}_hidden/b"], 0)
+        return (own @ parameters[f"{name}/w"] + parameters[f"{name}/b"]).reshape(6, -1, 5)
+
+    value, advantage = stream("value"), stream("advantage")
+    assert (value.shape, advantage.shape) == ((6, 1, 5), (6, 3, 5))
+    expected = value + advantage - advantage.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(network.apply(parameters, observation)["logits"], expected, atol=1e-5)

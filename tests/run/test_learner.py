@@ -33,7 +33,7 @@ class Script:
     def due(self):
         return len(self._minibatches)
 
-    def draw(self, rng):
+    def draw(self, rng, step):
         self.batch.slope[:], self.batch.offset[:] = self._minibatches.pop(0)
 
 

@@ -1,0 +1,29 @@
+"""Rainbow (Hessel et al. 2018): C51 with all that helps it. Each part can be switched off by its flag."""
+
+from async_dqn.agents.c51 import C51
+
+_PARTS = {
+    "double": True,
+    "dueling": True,
+    "noisy": True,
+    "prioritized": True,
+    "priority_exponent": 0.5,
+    "n_step": 3,
+}
+
+
+class Rainbow(C51):
+    """C51 with double Q-learning, dueling streams, noise, prioritized replay and returns over three steps."""
+
+    summary = "C51 with double Q-learning, dueling, noise, priorities and n-step returns (Hessel et al. 2018)"
+    presets = {
+        "paper": {
+            **C51.presets["paper"],
+            **_PARTS,
+            "warmup_steps": 20_000,
+            "target_period": 2_000,  # 32,000 frames: 8,000 agent steps, each fourth of which calls for a minibatch
+            "learning_rate": 6.25e-5,
+            "optimizer_epsilon": 1.5e-4,
+        },
+        **{name: {**C51.presets[name], **_PARTS} for name in ("atari-fast", "pong-fast", "cartpole")},
+    }
