@@ -15,18 +15,19 @@ __version__ = "0.2.0"
 __all__ = ["load", "train"]
 
 
-def load(logdir: str | Path) -> Player:
-    """The agent of a run's newest whole checkpoint, to play with: `act`, `values` and `reset`.
+def load(logdir: str | Path, checkpoint: str | int | None = None) -> Player:
+    """The agent of a run, to play with: `act`, `values` and `reset`; `checkpoint` and `env_steps` say which.
 
     Args:
       logdir: the run directory.
+      checkpoint: best, newest, or the agent steps of one; None: the best, or else the newest.
 
     Raises:
       UserError: there is no run, no checkpoint, or one that does not fit.
     """
     from async_dqn.tools import player  # not above: TensorFlow takes seconds
 
-    return player.load(logdir)
+    return player.load(logdir, checkpoint)
 
 
 def train(

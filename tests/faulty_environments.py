@@ -118,6 +118,20 @@ class StrangeLives(Plain):
         return *rest, {"lives": "three" if self.t % 3 else 3}
 
 
+class NoEnd(Plain):
+    length = 10**12
+
+
+class NoRenderMode(Plain):
+    def __init__(self):
+        super().__init__()
+
+
+class RaisingReset(Plain):
+    def reset(self, **kwargs):
+        raise FileNotFoundError("map.csv: no such level file")
+
+
 class Needy(Plain):
     """Raises gymnasium's own error for a reason of its own."""
 

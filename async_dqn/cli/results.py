@@ -4,6 +4,7 @@ import dataclasses
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -29,6 +30,8 @@ def _evaluate(call: Call) -> int:
         raise UserError(f"--video={values.video}: must end in .gif or .mp4")
     if not values.video_seconds > 0:
         raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
+    if values.max_steps is not None and values.max_steps < 1:
+        raise UserError(f"--max_steps={values.max_steps}: must be at least 1")
     if not 0 <= values.eval_epsilon <= 1:
         raise UserError(f"--eval_epsilon={values.eval_epsilon}: must be 0 to 1")
     if values.overlay != "none" and values.video is None and not values.human:
@@ -40,7 +43,17 @@ def _evaluate(call: Call) -> int:
     watch = evaluate.Watch(values.video, values.video_seconds, values.human, values.overlay)
     keeps = values.pretrained is None
     play = evaluate.Play(values.greedy, values.eval_epsilon)
-    return evaluate.run_evaluate(config, run, games=values.games, seed=values.seed, watch=watch, play=play, keeps=keeps)
+    return evaluate.run_evaluate(
+        config,
+        run,
+        games=values.games,
+        seed=values.seed,
+        watch=watch,
+        play=play,
+        keeps=keeps,
+        checkpoint=values.checkpoint,
+        max_steps=values.max_steps,
+    )
 
 
 def _export(call: Call) -> int:
@@ -50,7 +63,8 @@ def _export(call: Call) -> int:
     devices.hide_gpus(None)
     from async_dqn.tools import export
 
-    return export.run_export(config, run, format=values.format, output=values.output or str(run.path / "export"))
+    output = values.output or str(run.path / "export")
+    return export.run_export(config, run, format=values.format, output=output, checkpoint=values.checkpoint)
 
 
 def _bench(call: Call) -> int:
@@ -144,6 +158,12 @@ def _games(call: Call) -> int:
     return 0
 
 
+_CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
+    "checkpoint",
+    TEXT,
+    None,
+    "Which: best (by the mean return of 100 games), newest, or its agent steps [best, or newest where there is none].",
+)
 COMMANDS = {
     "agents": Command("List the algorithms: what each is, its presets and its flags.", _agents),
     "games": Command(
@@ -155,6 +175,8 @@ COMMANDS = {
         logdir="The run directory of the agent.",
         options=(
             ("games", Whole(), 30, "Games to play."),
+            _CHECKPOINT,
+            ("max_steps", Whole(), None, "Agent steps that a game may take [the environment's limit; else 27000]."),
             ("seed", Whole(), 12345, "Seed of the games."),
             (
                 "greedy",
@@ -186,6 +208,7 @@ COMMANDS = {
                 "saved_model",
                 "saved_model: observations to what the network says; agent: what evaluate plays, in half precision.",
             ),
+            _CHECKPOINT,
             ("output", TEXT, None, "Folder to write [LOGDIR/export]."),
         ),
     ),

@@ -4,7 +4,8 @@ A spec file is JSON, with one "host:port" a process. The order gives the task in
 
     {"ps": ["host-a:2222"], "worker": ["host-a:2223", "host-b:2222"]}
 
-The form of TF_CONFIG, {"cluster": {"ps": [...], "worker": [...]}}, is read as well.
+The form of TF_CONFIG, {"cluster": {"ps": [...], "worker": [...]}}, is read as well. A "chief" in it is worker 0, and
+the workers move up by one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any
 from async_dqn.base.errors import UserError
 
 JOBS = ("ps", "worker")
+_CHIEFS = ("chief", "master")  # what others call worker 0
+_EVALUATOR = "evaluator"  # takes no part
 
 _MAX_TEXT = 2**22  # a line for each of 50,000 processes
 
@@ -105,6 +108,16 @@ class ClusterSpec:
             if not isinstance(task, dict):
                 raise UserError(f'"task" is {_repr.repr(task)}; it must be like {{"type": "worker", "index": 0}}')
             job, index = task.get("type"), task.get("index")
+            if job == _EVALUATOR:
+                raise UserError(
+                    'its task is an evaluator, which takes no part in training: run "async-dqn evaluate '
+                    '--logdir=FOLDER" there instead, once for each checkpoint that is to be played'
+                )
+            num_chiefs = sum(len(config["cluster"].get(chief, ())) for chief in _CHIEFS)
+            if job in _CHIEFS and num_chiefs and index in (None, 0):
+                job, index = "worker", 0
+            elif job == "worker" and type(index) is int:
+                index += num_chiefs  # the others move up
             if job is not None:
                 spec.check_task(job, 0 if index is None else index)
             elif index is not None:
@@ -226,15 +239,19 @@ def _from_json(value: Any) -> ClusterSpec:
     if not isinstance(value, dict):
         raise UserError(f'"cluster" is {_repr.repr(value)}; it must be {{"ps": [...], "worker": [...]}}')
     for job, addresses in value.items():
-        _check_job(job)
+        if job not in (*_CHIEFS, _EVALUATOR):
+            _check_job(job)
         if not isinstance(addresses, list):
             raise UserError(f'"{job}" is {_repr.repr(addresses)}; it must be a list of "host:port"')
-    return ClusterSpec(**{job: tuple(value.get(job, ())) for job in JOBS})
+    chiefs = [address for job in _CHIEFS for address in value.get(job, ())]
+    if len(chiefs) > 1:
+        raise UserError(f"there are {len(chiefs)} chiefs, {_repr.repr(chiefs)}; there can be one, which is worker 0")
+    return ClusterSpec(ps=tuple(value.get("ps", ())), worker=(*chiefs, *value.get("worker", ())))
 
 
 def _check_job(job: object) -> None:
-    if job in ("chief", "master", "evaluator"):
-        raise UserError(f'job "{job}" is not used: only "ps" and "worker" are, and worker 0 is the chief')
+    if job in _CHIEFS:
+        raise UserError(f'there is no "{job}" in the cluster; else it would be worker 0')
     if job not in JOBS:
         raise UserError(f'unknown job {_repr.repr(job)}; it must be "ps" or "worker"')
 

@@ -1,6 +1,7 @@
 """N environments in lock-step that start over by themselves, and can go back to where they once stood."""
 
 import collections
+import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ _SEED_STRIDE = 663_608_941
 
 # Bad values end the run where more than `_MOST_BAD` came in the last `_WINDOW` agent steps.
 _WINDOW, _MOST_BAD = 1_000, 100
+# A game without an end is not played again, nor its actions kept: new games begin.
+_MOST_RECORDED = 200_000  # vector steps
+_MOST_SECONDS = 60.0  # that playing them again may take
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -206,7 +210,13 @@ class VectorEnv:
 
         self._series[:] = series
         observation = self._start(np.ones(self.num_envs, bool), seeded=idle == 0)
+        end = time.monotonic() + _MOST_SECONDS
         for step in range(num_steps):
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"to play {num_steps:,} steps again takes more than {_MOST_SECONDS:.0f} s, in which it came to "
+                    f"step {step:,}"
+                )
             observation = self.step(actions[step]).observation
             begins = idle == step + 1
             if begins.any():
@@ -279,6 +289,9 @@ class VectorEnv:
                 )
 
     def _record(self, actions: np.ndarray) -> None:
+        if self._series_steps.max() >= _MOST_RECORDED:
+            self._series_steps += 1
+            return
         if self._series_steps.max() == self._actions.shape[1]:
             self._actions = np.concatenate([self._actions, np.zeros_like(self._actions)], axis=1)
         self._actions[self._each, self._series_steps] = actions
@@ -298,6 +311,8 @@ class VectorEnv:
         for name, ours in self._identity().items():
             if name not in state or not np.array_equal(state[name], ours):
                 raise ValueError(f"the state has {name}={state.get(name)}, here it is {ours}")
+        if np.max(state.get("series_steps", 0)) > _MOST_RECORDED:
+            raise ValueError(f"a game has gone on for more than {_MOST_RECORDED:,} steps, which are not played again")
         for name in ("series", "series_steps", "actions", "returns", "lengths", "lives", "checksums"):
             shape: tuple[int, ...] = (self.num_envs,)
             if name == "actions":

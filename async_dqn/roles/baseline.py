@@ -3,7 +3,7 @@
 import threading
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import RunFailed
+from async_dqn.base.errors import RunError, RunFailed
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.chief import Chief, exit_reason
@@ -48,8 +48,10 @@ def run_baseline(agent: Agent, run: RunDirectory, *, resume: bool, plain: bool, 
     try:
         training.run(chief.tick, should_stop)
         stopped = Stop.INTERRUPTED if should_stop.is_set() else client.counters.stopped
-        chief.finish(exit_reason(stopped))
+        unsaved = chief.finish(exit_reason(stopped))
         training.save(_SIGNAL_DEADLINE if should_stop.is_set() else _SAVE_DEADLINE)
+        if unsaved:
+            raise RunError(f"{exit_reason(stopped)}, but {unsaved}")
     except RunFailed as error:
         client.report()
         chief.finish(f"failed: {error}")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from async_dqn.base.errors import RunError
 from async_dqn.base.files import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.run.csv_log import last_rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count
 from async_dqn.run.supervise import supervise_cluster
@@ -66,12 +68,17 @@ def run_local(
 
     def make_task(job: str, index: int) -> Task:
         is_chief = (job, index) == ("worker", 0)
+        has_trained = _news_of(run.worker(index) / "metrics.csv")
+
+        def is_final() -> bool:
+            never_began = job == "worker" and task.code == 1 and not task.restarts and not has_trained()
+            return verdict().startswith("failed") or never_began or _is_full(run.path)
 
         def command(restarts: int) -> list[str]:
             goes_on = resume or (is_chief and restarts > 0 and run.config.exists())
             return [*program(job, index), *common, *(["--resume"] if goes_on else [])]
 
-        return Task(
+        task = Task(
             f"{job} {index}",
             command,
             max_restarts=max_restarts,
@@ -81,9 +88,10 @@ def run_local(
             ask=signals.ASK,
             inherited=inherited,
             enter=enter,
-            is_final=lambda: verdict().startswith("failed"),
+            is_final=is_final,
             is_done=lambda: is_chief and verdict() in ("finished", "solved"),
         )
+        return task
 
     with _network(private_network, run.path, progress.say) as enter:
         servers = [make_task("ps", index) for index in range(config.num_ps)]
@@ -93,6 +101,22 @@ def run_local(
         code = supervise_cluster(servers, workers, should_stop, watch.look)
     watch.report(has_summary=bool(verdict()))
     return code
+
+
+def _news_of(path: Path) -> Callable[[], bool]:
+    """What says from now on whether a file of metrics has a row that it does not have now."""
+    found = last_rows(path, 1)
+    return lambda: last_rows(path, 1) != found
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether nothing can be written there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**16))
+    except OSError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

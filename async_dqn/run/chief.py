@@ -39,6 +39,7 @@ from async_dqn.store.base import (
 from async_dqn.store.client import ParameterClient
 
 _SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
+_BEST_PERIOD = 5.0  # seconds between two of the best networks so far
 
 
 def exit_reason(stopped: int) -> str:
@@ -79,12 +80,16 @@ class Chief:
         self._progress = progress
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
+        self._writing_best: concurrent.futures.Future | None = None
+        self._unsaved = ""  # what the newest save left out, and why
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
         self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
         self._tensorboard.write_layout(layout(agent.metrics))
+        self._best_saved = _best_mean(run) if restored is not None else -math.inf
+        self._next_best = -math.inf
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
 
     def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
@@ -201,7 +206,26 @@ class Chief:
         self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return))
         if self.is_solved and not counters.stopped:
             self._store.add_counts(Counters(stopped=Stop.SOLVED))
+        self._keep_best()
         return counters
+
+    def _keep_best(self) -> None:
+        """Writes the networks beside the checkpoints where their games were the best so far."""
+        now, mean = time.monotonic(), self._tracker.full_mean
+        is_busy = self._writing_best is not None and not self._writing_best.done()
+        if not mean > self._best_saved or now < self._next_best or is_busy:
+            return
+        pulled = self._store.pull()
+        if all(np.isfinite(one).all() for one in pulled.online.values()):
+            self._best_saved, self._next_best = mean, now + _BEST_PERIOD
+            arrays = {f"{STORE}{name}/online": np.array(one) for name, one in pulled.online.items()}
+            self._writing_best = self._writer.submit(self._write_best, pulled.counters.env_steps, arrays, mean)
+
+    def _write_best(self, number: int, arrays: dict[str, np.ndarray], mean: float) -> None:
+        try:
+            checkpoints.save(self._run.best, number, arrays, {"mean_return_100": mean}, keep=1)
+        except (OSError, ValueError) as error:
+            self._progress.say(f"could not save the best networks so far: {error}; the run goes on without")
 
     def save(self, exit_reason: str) -> None:
         """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
@@ -232,14 +256,20 @@ class Chief:
     def _write(
         self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any], summary: dict[str, Any]
     ) -> None:
+        self._unsaved = ""
         try:
             if arrays:
                 checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._config.keep_checkpoints)
         except (OSError, ValueError) as error:
-            self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
+            self._unsaved = f"the checkpoint could not be saved: {error}"
+            if summary["exit_reason"] == "running":
+                self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
+            else:
+                summary["exit_reason"] = f"failed: {summary['exit_reason']}, but {self._unsaved}"
         try:
             self._run.write_summary(summary)
         except OSError as error:
+            self._unsaved = self._unsaved or f"the summary could not be written: {error}"
             self._progress.say(f"could not write the summary: {error}")
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
@@ -282,19 +312,28 @@ class Chief:
             "exit_reason": exit_reason,
         }
 
-    def finish(self, exit_reason: str) -> None:
-        """Writes the last row, the last checkpoint and the summary."""
+    def finish(self, exit_reason: str) -> str:
+        """Writes the last row, the last checkpoint and the summary. Gives what could not be saved, and why; or ""."""
+        self._next_best = -math.inf
         self.log()
         self.save(exit_reason)
         if self._writing:
             try:
                 self._writing.result(_SAVE_DEADLINE)
             except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
-                self._progress.say(f"warning: the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s")
+                self._unsaved = f"the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s"
+                self._progress.say(f"warning: {self._unsaved}")
         self._writer.close()
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
+        return self._unsaved
+
+
+def _best_mean(run: RunDirectory) -> float:
+    """The mean return that the best networks of an earlier part of the run were saved for."""
+    found, _ = checkpoints.load_newest(run.best)
+    return float(found.values["mean_return_100"]) if found else -math.inf
 
 
 def _number(value: float) -> float | None:

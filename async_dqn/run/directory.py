@@ -42,6 +42,7 @@ class RunDirectory:
         self.metrics = self.path / "metrics.csv"
         self.episodes = self.path / "episodes.csv"
         self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
 

@@ -87,6 +87,11 @@ class EpisodeTracker:
         """Mean return of the last 100 games, or of as many as there were; NaN before the first."""
         return float(np.mean(self._returns)) if self._returns else float("nan")
 
+    @property
+    def full_mean(self) -> float:
+        """The mean where it is of 100 games, as `best` is; else NaN."""
+        return self.mean if len(self._returns) == 100 else float("nan")
+
     def state(self) -> dict[str, Any]:
         """Plain values for JSON."""
         best = None if math.isnan(self.best) else self.best

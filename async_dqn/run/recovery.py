@@ -52,6 +52,7 @@ class WorkerRun:
         self._chief: Chief | None = None
         self._joined_at = 0.0  # when this worker joined, by the monotonic clock
         self._has_begun = False  # config.json is this process's own
+        self._unsaved = ""  # what of the end could not be saved
 
     def run(self, *, resume: bool, num_threads: int) -> int:
         """Trains to the end, through every outage that can be mended. Gives the exit code."""
@@ -97,6 +98,8 @@ class WorkerRun:
         training.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
         training.close()
         self._store.close()
+        if self._unsaved:
+            raise RunError(self._unsaved)
         return code
 
     def _begin(self, *, resume: bool) -> _Start | None:
@@ -168,7 +171,8 @@ class WorkerRun:
             if lost:
                 self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
             stopped = max(stopped, self._store.add_counts(Counters()).stopped)  # others may have said so meanwhile
-            self._chief.finish(exit_reason(stopped))
+            unsaved = self._chief.finish(exit_reason(stopped))
+            self._unsaved = unsaved and f"{exit_reason(stopped)}, but {unsaved}"
         with contextlib.suppress(Outage):  # what is left to do without this worker, the others do
             self._store.leave()
         if stopped == Stop.FAILED:

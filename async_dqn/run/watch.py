@@ -68,9 +68,11 @@ class Watch:
         if summary is None:
             self._progress.say("no summary was written")
             return
-        mean = summary["mean_return_100"]
+        mean, reason = summary["mean_return_100"], summary["exit_reason"]
+        if reason == "running":
+            reason = "ended without its end being saved; this is what was saved last"
         self._progress.say(
-            f"{summary['exit_reason']}: {summary['env_steps']:,} agent steps, {summary['minibatches']:,} minibatches, "
+            f"{reason}: {summary['env_steps']:,} agent steps, {summary['minibatches']:,} minibatches, "
             f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
             f"mean return of the last 100 games: {'-' if mean is None else mean}"
         )

@@ -95,6 +95,7 @@ class WorkerMetrics:
 
     def log(self) -> None:
         """Writes one row."""
+        self._client.report()  # else what is shown waits for the next claim, minutes where steps are slow
         now = time.monotonic()
         stalenesses, cycle = self._client.stalenesses, self._client.clock.seconds()
         of_interval = {

@@ -199,7 +199,7 @@ class Task:
         if self._is_done():
             self.code, next_step = 0, "its work was done"
         elif self._is_final():
-            self.has_failed, next_step = True, "the run has failed"
+            self.has_failed, next_step = True, "to start it again would not help"
         elif self.restarts >= self._max_restarts:
             plural = "" if self.restarts == 1 else "s"
             self.has_failed, next_step = True, f"given up after {self.restarts} restart{plural}"
@@ -207,8 +207,9 @@ class Task:
             delay = min(_LONGEST_BACKOFF, 2.0**self.restarts)
             self._start_at = self._clock() + delay
             next_step = f"restart {self.restarts + 1} of {self._max_restarts} in {delay:g} s"
+        reason = f": {self.last_line()}" if self.log and code == 1 else ""
         where = f" (see {self.log})" if self.log else ""
-        self._say(f"{self.name}: {how}{where}; {next_step}")
+        self._say(f"{self.name}: {how}{reason}{where}; {next_step}")
 
 
 def wait(tasks: Sequence[Task], seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -24,6 +24,8 @@ from async_dqn.tools.show.screen import Screen, make_screen
 from async_dqn.tools.show.viewers import Video, Window
 
 _MAX_ENVS = 10
+_MAX_STEPS = 27_000  # of a game whose environment has no limit: as on Atari
+_STEPS_BETWEEN = 100  # two lines of progress while no game ends
 
 
 class Watch(NamedTuple):
@@ -68,10 +70,14 @@ def run_evaluate(
     watch: Watch,
     play: Play = Play(),  # noqa: B008
     keeps: bool = True,
+    checkpoint: str | None = None,
+    max_steps: int | None = None,
 ) -> int:
-    """Plays `games` games of the run's newest checkpoint and says how they went. Gives the exit code.
+    """Plays `games` games of a checkpoint of the run and says how they went. Gives the exit code.
 
     Args:
+      checkpoint: as in `load_trained`.
+      max_steps: agent steps after which a game is cut off; None: the environment's own limit, or else 27,000.
       keeps: write evaluation.json into the run directory.
 
     Raises:
@@ -79,13 +85,14 @@ def run_evaluate(
     """
     progress = Progress()
     agent = make_agent(config)
-    trained = load_trained(run, agent, progress.say)
+    trained = load_trained(run, agent, progress.say, checkpoint)
     player = Player(agent, trained)
     with contextlib.ExitStack() as cleanup:
         show = _make_show(agent, seed, watch, cleanup) if watch.video or watch.human else None
         num_envs = 1 if watch.human else min(games, _MAX_ENVS)
         begun = time.monotonic()
-        returns = _play(player, play, games, num_envs, seed, progress, show)
+        limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
+        lengths, returns = _play(player, play, games, num_envs, seed, limit, progress, show)
         seconds = time.monotonic() - begun
     if not returns:
         progress.say("no game was played to its end")
@@ -93,6 +100,7 @@ def run_evaluate(
     result = {
         "env": agent.spec.id,
         "protocol": agent.spec.protocol,
+        "checkpoint": trained.name,
         "checkpoint_env_steps": trained.env_steps,
         "games": len(returns),
         "seed": seed,
@@ -104,14 +112,19 @@ def run_evaluate(
         "min": float(np.min(returns)),
         "max": float(np.max(returns)),
         "returns": returns,
+        "lengths": lengths,
     }
     if keeps and len(returns) == games:
         with contextlib.suppress(OSError):  # a run directory may be read-only
             write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
+    cut = sum(length >= limit for length in lengths)
+    if cut:
+        progress.say(f"{count(cut, 'game')} of {len(lengths)} reached the limit of {limit:,} steps")
+    which = f"the {trained.name} checkpoint" if trained.name else "as asked for"
     kind = f"epsilon-{play.epsilon:g} game" if play.epsilon else f"{play.name} game"
     progress.say(
         f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), kind)} at {trained.env_steps:,} "
-        f"agent steps: mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
+        f"agent steps ({which}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
     )
     return _report_video(show.video, progress) if show and show.video else 0
@@ -182,13 +195,26 @@ def _make_overlay(agent: Agent, name: str) -> Overlay:
 
 
 def _play(
-    player: Player, play: Play, games: int, num_envs: int, seed: int, progress: Progress, show: _Show | None
-) -> list[float]:
-    """Returns of `games` games, each environment playing its share whatever their lengths; fewer if nobody watches."""
+    player: Player,
+    play: Play,
+    games: int,
+    num_envs: int,
+    seed: int,
+    limit: int,
+    progress: Progress,
+    show: _Show | None,
+) -> tuple[list[int], list[float]]:
+    """Lengths and returns of `games` games, each environment playing its share; fewer if nobody watches.
+
+    Args:
+      limit: agent steps after which a game is cut off.
+    """
     agent, rng = player.agent, np.random.default_rng(seed)
     shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
-    env = registry.make_vector_env(agent.spec, num_envs, seed)
+    env = registry.make_vector_env(agent.spec, num_envs, seed, max_episode_steps=limit)
+    lengths: list[int] = []
     returns: list[float] = []
+    longest = 0  # steps since a game has ended last
     played = np.zeros(num_envs, int)
     bad_values = BadValues(agent.spec.id, progress.say)
     with contextlib.closing(env):
@@ -205,11 +231,15 @@ def _play(
             player.reset(result.first())
             bad_values.take(result.bad_values)
             observation = result.observation
+            longest = 0 if result.episodes else longest + 1
+            if longest % _STEPS_BETWEEN == _STEPS_BETWEEN - 1:
+                progress.show(f"{len(returns)}/{games} games; the ones now played have gone on for {longest:,} steps")
             for episode in result.episodes:
                 if played[episode.environment] < shares[episode.environment]:
+                    lengths.append(episode.length)
                     returns.append(episode.episode_return)
                 played[episode.environment] += 1
                 if show and episode.environment == 0:
                     show.end_game()
                 progress.show(f"{len(returns)}/{games} games, mean return {np.mean(returns or [0]):.2f}")
-    return returns
+    return lengths, returns

@@ -19,10 +19,11 @@ from async_dqn.run.trained import Trained, load_trained
 from async_dqn.settings.config import Config
 
 
-def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -> int:
-    """Writes the network of the newest checkpoint to a new folder. Gives the exit code.
+def run_export(config: Config, run: RunDirectory, *, format: str, output: str, checkpoint: str | None = None) -> int:
+    """Writes the network of a checkpoint to a new folder. Gives the exit code.
 
     Args:
+      checkpoint: as in `load_trained`.
       format: saved_model, which maps observations [B, S, ...] to the outputs of the networks, [B, ...] float32 each;
         or agent, a run directory with the networks alone, in half precision, and what says where it comes from.
 
@@ -31,7 +32,7 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
     """
     progress = Progress()
     agent = make_agent(config)
-    trained = load_trained(run, agent, progress.say)
+    trained = load_trained(run, agent, progress.say, checkpoint)
     folder = Path(output).absolute()
     if os.path.lexists(folder):  # a link that leads nowhere, too
         raise UserError(f"--output={output} exists already; give a new folder")
@@ -43,7 +44,8 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str) -
         whole = Path(beside) / folder.name
         described = write(agent, trained, run, whole)
         whole.rename(folder)
-    progress.say(f"{output}: {described}, from {trained.env_steps:,} agent steps")
+    which = f"the {trained.name} checkpoint" if trained.name else "the checkpoint"
+    progress.say(f"{output}: {described}, from {which}, at {trained.env_steps:,} agent steps")
     return 0
 
 

@@ -25,10 +25,11 @@ class Player:
     Attributes:
       agent: the algorithm, with settings and environment: `agent.config`, `agent.spec`.
       env_steps: agent steps that it was trained for.
+      checkpoint: best or newest, where it was not asked for by its steps.
     """
 
     def __init__(self, agent: Agent, trained: Trained):
-        self.agent, self.env_steps = agent, trained.env_steps
+        self.agent, self.env_steps, self.checkpoint = agent, trained.env_steps, trained.name
         variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
         self._evaluate = build.make_evaluate(agent, variables)
         self._own_action = registry.action_converter(agent.spec)
@@ -109,8 +110,8 @@ class Player:
         return given
 
 
-def load(logdir: str | Path) -> Player:
+def load(logdir: str | Path, checkpoint: str | int | None = None) -> Player:
     """See `async_dqn.load`."""
     run = RunDirectory(logdir)
     agent = build.make_agent(run.read_config())
-    return Player(agent, load_trained(run, agent, lambda line: None))
+    return Player(agent, load_trained(run, agent, lambda line: None, checkpoint))

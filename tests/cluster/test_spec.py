@@ -49,8 +49,9 @@ def _message(call, *args) -> str:
         ({"ps": ["a:1"], "worker": []}, ["no worker"]),
         ({**GOOD, "workers": ["a:1"]}, ["unknown job 'workers'", '"ps" or "worker"']),
         ({**GOOD, "a\nb": []}, [r"'a\nb'"]),
-        ({**GOOD, "chief": ["a:9"]}, ['"chief" is not used', "worker 0 is the chief"]),
-        ({**GOOD, "evaluator": ["a:9"]}, ['"evaluator" is not used']),
+        ({**GOOD, "chief": ["a:9", "a:8"]}, ["2 chiefs", "can be one"]),
+        ({**GOOD, "chief": "a:9"}, ["\"chief\" is 'a:9'", "list"]),
+        ({**GOOD, "chief": ["a:1"]}, ["worker 0 repeats the address of ps 0"]),
         ({**GOOD, "ps": "a:1"}, ["\"ps\" is 'a:1'", "list"]),
         ({**GOOD, "ps": {"0": "a:1"}}, ['"ps" is', "list"]),
         ({**GOOD, "ps": [2222]}, ["ps 0 is 2222", "string"]),
@@ -121,7 +122,7 @@ def test_spec_answers():
         ("worker", -1, ["no worker -1"]),
         ("worker", "0", ["no worker '0'"]),
         ("worker", True, ["no worker True"]),
-        ("master", 0, ['"master" is not used']),
+        ("master", 0, ['no "master" in the cluster']),
         ("Worker", 0, ["unknown job 'Worker'"]),
     ],
 )
@@ -141,6 +142,20 @@ def test_tf_config_task():
     assert ClusterSpec.from_tf_config(json.dumps(config)) == (spec, "ps", None)
 
 
+@pytest.mark.parametrize("chief", ["chief", "master"])
+def test_a_chief_of_tf_config_is_worker_0_and_the_others_move_up(chief):
+    cluster = {**GOOD, chief: ["c:1"], "evaluator": ["e:1"]}
+    spec = ClusterSpec(ps=("a:1",), worker=("c:1", "b:1", "b:2"))
+
+    def task(job, index):
+        return ClusterSpec.from_tf_config(json.dumps({"cluster": cluster, "task": {"type": job, "index": index}}))
+
+    assert task(chief, 0) == (spec, "worker", 0)
+    assert task("worker", 0) == (spec, "worker", 1)
+    assert task("worker", 1) == (spec, "worker", 2)
+    assert task("ps", 0) == (spec, "ps", 0)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -148,13 +163,11 @@ def test_tf_config_task():
         ("{", ["not JSON", "line 1"]),
         ("[]", ['no "cluster"', "[]"]),
         ('{"task": {}}', ['no "cluster"']),
-        (
-            json.dumps({"cluster": {**GOOD, "chief": ["c:1"]}}),
-            ['"chief" is not used', "worker 0 is the chief"],
-        ),
         (json.dumps({"cluster": GOOD, "task": 1}), ['"task" is 1']),
         (json.dumps({"cluster": GOOD, "task": {"index": 1}}), ['no "type"']),
-        (json.dumps({"cluster": GOOD, "task": {"type": "chief", "index": 0}}), ["worker 0 is the chief"]),
+        (json.dumps({"cluster": GOOD, "task": {"type": "chief", "index": 0}}), ['no "chief" in the cluster']),
+        (json.dumps({"cluster": {**GOOD, "chief": ["c:1"]}, "task": {"type": "chief", "index": 1}}), ['no "chief"']),
+        (json.dumps({"cluster": GOOD, "task": {"type": "evaluator"}}), ["evaluator", "async-dqn evaluate --logdir"]),
         (json.dumps({"cluster": GOOD, "task": {"type": "worker", "index": 2}}), ["no worker 2", "0 to 1"]),
         (json.dumps({"cluster": GOOD, "task": {"type": "worker", "index": "1"}}), ["no worker '1'"]),
         (json.dumps({"cluster": GOOD, "task": {"type": [], "index": 1}}), ["unknown job []"]),

@@ -364,3 +364,24 @@ def test_closing_twice_is_harmless():
         env.reset()
         env.close()
         env.close()
+
+
+def test_a_game_without_an_end_is_not_played_again(monkeypatch):
+    monkeypatch.setattr(vector_env, "_MOST_RECORDED", 1_500)
+    env, other = make("EndlessCounter-v0", 2), make("EndlessCounter-v0", 2)
+    play(env, [[0, 1]] * 1_500)
+    assert other.restore(env.state()).tolist() == [[1_500, 1_500]] * 2
+    for _ in range(2_000):
+        env.step(np.array([0, 1]))
+    assert sum(array.nbytes for array in env.state().values()) < 5_000
+    with pytest.raises(ValueError, match="gone on for more than 1,500 steps"):
+        other.restore(env.state())
+
+
+def test_playing_again_takes_a_bounded_time(monkeypatch):
+    env, other = make("EndlessCounter-v0", 2), make("EndlessCounter-v0", 2)
+    play(env, [[0, 1]] * 50)
+    monkeypatch.setattr(vector_env, "_MOST_SECONDS", -1.0)
+    with pytest.raises(ValueError, match="to play 50 steps again takes more than"):
+        other.restore(env.state())
+    assert other.reset().tolist() == [[0, 0]] * 2

@@ -41,6 +41,14 @@ UNTIL_OVER = "while not exists('over'): time.sleep(0.01)\nprint(NAME, 'is throug
 WAIT_FOR_ALL = "while len(open(FOLDER + '/up').readlines()) < 4: time.sleep(0.01)\n"
 SLOWLY = UNTIL_OVER + "time.sleep(1)"  # longer than a poll takes
 TELL_NETWORK = "NAME += chr(10) + os.readlink('/proc/self/ns/net')\ntell('network')\n"
+# As a worker that has made steps.
+TRAIN = """
+folder = os.path.join(FOLDER, NAME.replace(" ", "-"))
+os.makedirs(folder, exist_ok=True)
+with open(os.path.join(folder, "metrics.csv"), "w") as file:
+    file.write("wall_seconds,env_steps" + chr(10) + str(time.time()) + ",9" + chr(10))
+"""
+WAIT_FOR_TWO = "while len(open(FOLDER + '/up').readlines()) < 2: time.sleep(0.01)\n"
 FAIL = "print('the reason')\nraise SystemExit(1)\n"
 
 
@@ -136,25 +144,53 @@ def test_all_processes_of_a_run_are_in_one_private_network(start, capsys):
 
 
 def test_failed_processes_are_started_again_and_the_chief_goes_on_with_the_run(start, capsys):
-    chief = """
+    chief = (
+        TRAIN
+        + """
 if "--resume" not in sys.argv:
     tell("config.json")
+    print("the reason")
     raise SystemExit(1)
 tell("over")
 """
+    )
     again = "if not exists('first'): tell('first'); raise SystemExit(9)\nif '--resume' in sys.argv: tell('wrong')\n"
     run = start(1, 2, {"worker 0": chief, "worker 1": again + UNTIL_OVER, "ps 0": UNTIL_OVER})
     assert run.wait() == 0
     out = capsys.readouterr().out
-    assert "worker 0: exit code 1 (see " in out and "; restart 1 of 3 in 1 s\n" in out
+    assert "worker 0: exit code 1: the reason (see " in out and "; restart 1 of 3 in 1 s\n" in out
     assert "worker 0: exit code 0 after 1 restart\n" in out
     assert "ps 0: exit code 0\n" in out
     assert sorted(run.told("up")) == ["ps 0", "worker 0", "worker 0", "worker 1", "worker 1"]
     assert run.told("wrong") == []
 
 
-def test_a_chief_that_fails_before_it_began_begins_again(start):
-    chief = "if not exists('first'): tell('first'); raise SystemExit(1)\nsys.exit(3 if '--resume' in sys.argv else 0)"
+def test_an_error_before_the_first_steps_is_not_tried_again_and_its_reason_comes_first(start, capsys):
+    chief = "print('async-dqn: FileNotFoundError: no such level file')\nraise SystemExit(1)"
+    run = start(1, 2, {"worker 0": chief, "worker 1": chief})
+    assert run.wait() == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "worker" in line and "starting" not in line]
+    assert "exit code 1: async-dqn: FileNotFoundError: no such level file" in lines[0]
+    assert lines[0].endswith("to start it again would not help")
+    assert run.told("up").count("worker 0") == 1
+
+
+def test_on_a_full_disk_nothing_is_started_again(start, capsys, monkeypatch):
+    monkeypatch.setattr(local, "_is_full", lambda folder: True)
+    run = start(1, 1, {"worker 0": TRAIN + WAIT_FOR_TWO + "raise SystemExit(9)"})
+    assert run.wait() == 1
+    assert "worker 0: exit code 9 (see " in capsys.readouterr().out
+
+
+def test_a_folder_that_can_be_written_is_not_full(tmp_path):
+    assert not local._is_full(tmp_path)
+    assert local._is_full(tmp_path / "none")
+
+
+def test_a_chief_that_is_killed_before_it_began_begins_again(start):
+    chief = (
+        "if not exists('first'): tell('first'); os.kill(os.getpid(), 9)\nsys.exit(3 if '--resume' in sys.argv else 0)"
+    )
     run = start(1, 1, {"worker 0": chief}, max_restarts=1)
     wait_until(lambda: run.told("up").count("worker 0") == 2, SOON, "started again")
     run.tell_over()
@@ -169,21 +205,21 @@ def test_every_process_of_a_resumed_run_is_told_so(start):
 
 
 def test_a_run_goes_on_without_a_worker_that_is_given_up(start, capsys):
-    run = start(1, 2, {"worker 1": FAIL}, max_restarts=0)
+    run = start(1, 2, {"worker 1": FAIL.replace("1", "9")}, max_restarts=0)
     log = run.run.logs / "worker-1.log"
     out = ""
 
     def is_given_up() -> bool:
         nonlocal out
         out += capsys.readouterr().out
-        return f"worker 1: exit code 1 (see {log}); given up after 0 restarts\n" in out
+        return f"worker 1: exit code 9 (see {log}); given up after 0 restarts\n" in out
 
     wait_until(is_given_up, SOON, "given up")
     run.wait_until_up(3)
     run.tell_over()
     assert run.wait() == 0
     out += capsys.readouterr().out
-    assert "worker 1: exit code 1\n" in out and f"worker 1 failed: the reason (see {log})" in out
+    assert "worker 1: exit code 9\n" in out and f"worker 1 failed: the reason (see {log})" in out
     assert run.told("asked to end") == []
 
 

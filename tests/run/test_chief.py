@@ -154,3 +154,65 @@ def test_parameters_that_cannot_be_read_cost_a_checkpoint_but_not_the_run(parts,
     assert "others went on" in said.getvalue() and not run.checkpoints.exists()
     with pytest.raises(RunError):  # the last one is missed
         chief.finish("finished")
+
+
+def finished(chief, store, returns, env_steps):
+    """Games end with these returns, and the chief looks."""
+    store.add_counts(Counters(env_steps=env_steps))
+    store.report_episodes([EpisodeReport(0, float(one), 1, env_steps, 0.0) for one in returns])
+    chief._next_best = 0.0
+    chief.log()
+    if chief._writing_best:
+        chief._writing_best.result(10)
+
+
+def best(run):
+    found, faults = checkpoints.load_newest(run.best)
+    assert faults == []
+    return found and (found.number, found.values["mean_return_100"])
+
+
+def test_the_best_network_is_kept_beside_the_newest(parts):
+    run, store, chief, _ = parts
+    finished(chief, store, [10] * 99, 10)
+    assert best(run) is None  # not 100 games yet
+    finished(chief, store, [10], 10)
+    assert best(run) == (20, 10.0)
+    finished(chief, store, [110], 10)
+    assert best(run) == (30, 11.0)
+    finished(chief, store, [0] * 100, 10)
+    assert best(run) == (30, 11.0)
+    chief.finish("finished")
+    assert best(run) == (30, 11.0) and newest(run).number == 40
+    assert list(checkpoints.load(run.best, 30).arrays) == [f"store/{name}/online" for name in store.pull().online]
+
+
+def test_a_resumed_chief_knows_the_best_network_so_far(parts):
+    run, store, chief, said = parts
+    finished(chief, store, [10] * 100, 10)
+    chief.finish("interrupted")
+    resumed = make_chief(run, store, said, restored=newest(run).values)
+    finished(resumed, store, [9] * 100, 10)
+    assert best(run) == (10, 10.0)
+    finished(resumed, store, [11] * 100, 10)
+    assert best(run) == (30, 11.0)
+
+
+def test_what_could_not_be_saved_in_the_end_is_said(parts, monkeypatch):
+    run, store, chief, _ = parts
+    store.add_counts(Counters(env_steps=9))
+
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save", fail)
+    unsaved = chief.finish("finished")
+    assert "the checkpoint could not be saved" in unsaved and "No space left" in unsaved
+    reason = json.loads(run.summary.read_text())["exit_reason"]
+    assert reason.startswith("failed: finished, but the checkpoint could not be saved")
+
+
+def test_nothing_is_said_of_an_end_that_was_saved(parts):
+    _, store, chief, _ = parts
+    store.add_counts(Counters(env_steps=9))
+    assert chief.finish("finished") == ""

@@ -6,9 +6,10 @@ import resource
 
 import numpy as np
 import pytest
-from evaluate_helpers import saved_run
+from evaluate_helpers import save, saved_run
 from PIL import Image
 
+import async_dqn
 from async_dqn.base.errors import UserError
 from async_dqn.tools.evaluate import Play, Watch, run_evaluate
 
@@ -130,3 +131,49 @@ def test_an_agent_plays_as_in_training_whatever_its_number_of_environments(tmp_p
     config = dataclasses.replace(agent.config, exploration="ape_x", envs_per_worker=3)
     assert run_evaluate(config, run, games=5, seed=5, watch=Watch(), play=Play(greedy=False)) == 0
     assert json.loads((run.path / "evaluation.json").read_text())["games"] == 5
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "steps", "said"),
+    [(None, 50, "best"), ("best", 50, "best"), ("newest", 123, "newest"), ("50", 50, ""), ("1_23", 123, "")],
+)
+def test_the_checkpoint_that_is_asked_for_is_played(tmp_path, capsys, asked_for, steps, said):
+    agent, online, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    save(run, online, 50, is_best=True)
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(), checkpoint=asked_for) == 0
+    result = json.loads((run.path / "evaluation.json").read_text())
+    assert (result["checkpoint"], result["checkpoint_env_steps"]) == (said, steps)
+    which = f"the {said} checkpoint" if said else "as asked for"
+    assert f"1 greedy game at {steps} agent steps ({which})" in capsys.readouterr().out
+    player = async_dqn.load(run.path, asked_for)
+    assert (player.checkpoint, player.env_steps) == (said, steps)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "words"),
+    [
+        ("best", "holds none, as it has not played 100 games"),
+        ("7", "agent steps of one: 123"),
+        ("last", "must be best"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, asked_for, words):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    with pytest.raises(UserError, match=f"--checkpoint={asked_for}: .*{words}"):
+        run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(), checkpoint=asked_for)
+
+
+def test_a_game_without_an_end_is_cut_off(tmp_path, capsys):
+    agent, _, run = saved_run(tmp_path, "faulty_environments:Faulty/NoEnd-v0", "cartpole")
+    assert agent.spec.max_episode_steps is None
+    assert run_evaluate(agent.config, run, games=2, seed=5, watch=Watch(), max_steps=250) == 0
+    assert json.loads((run.path / "evaluation.json").read_text())["lengths"] == [250, 250]
+    said = capsys.readouterr().out
+    assert "0/2 games; the ones now played have gone on for 99 steps" in said
+    assert "2 games of 2 reached the limit of 250 steps" in said
+
+
+def test_an_environment_that_cannot_be_drawn_says_why(tmp_path):
+    agent, _, run = saved_run(tmp_path, "faulty_environments:Faulty/NoRenderMode-v0", "cartpole")
+    with pytest.raises(UserError, match="NoRenderMode-v0 cannot be drawn; with render_mode=rgb_array: .*render_mode"):
+        run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(tmp_path / "play.gif")))

@@ -127,7 +127,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
                 code = execute(trial, trial.job, trial.flags, header, progress, should_stop, held)
                 took.append(time.monotonic() - begun)
             if code == 0 and not trial.run.has_failed():
-                flags = [f"--games={games}"]
+                flags = [f"--games={games}", "--checkpoint=newest"]  # which all runs have, at the same budget
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
             if code == INTERRUPTED:
