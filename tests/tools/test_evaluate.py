@@ -153,7 +153,7 @@ def test_the_checkpoint_that_is_asked_for_is_played(tmp_path, capsys, asked_for,
     ("asked_for", "words"),
     [
         ("best", "holds none, as it has not played 100 games"),
-        ("7", "agent steps of one: 123"),
+        ("7", "agent steps of one that is there: 123"),
         ("last", "must be best"),
     ],
 )
