@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from async_dqn.base.errors import UserError
@@ -183,6 +184,7 @@ class _Worker:
         self._stopped = threading.Event()
         self.wait_for_stop = self._stopped.wait
         self.store: Any = None
+        self.queue: Any = None
         self._keepers: list[Any] = []
 
     def open_store(
@@ -216,6 +218,63 @@ class _Worker:
             **(defaults | (options or {})),
         )
         return token
+
+    def open_queue(self, size: int) -> None:
+        """This process's end of the queue of experience, once its store has joined."""
+        from async_dqn.cluster.experience_queue import RemoteQueue
+
+        self.queue = RemoteQueue(
+            self._target,
+            self._config,
+            self._spec,
+            worker=self._index,
+            size=size,
+            membership=lambda: self.store.membership,
+            deadline=30.0,
+        )
+
+    def open_queue_as(self, worker: int, size: int) -> None:
+        """The same in the name of another worker."""
+        own, self._index = self._index, worker
+        self.open_queue(size)
+        self._index = own
+
+    def put(self, number: int, *values: int) -> bool:
+        return self.queue.put(number, np.array(values, np.uint8))
+
+    def put_and_lose_the_answer(self, number: int, *values: int) -> bool:
+        """Puts an item whose first answer is not heard, though it arrived."""
+        import store_faults
+
+        store_faults.lose_next_step_of(self.queue._session, arrives=True)
+        return self.put(number, *values)
+
+    def put_until_room(self, items: list[tuple[int, int]]) -> int:
+        """Puts items one after another, each as soon as there is room. Gives how often there was none."""
+        refused = 0
+        for number, value in items:
+            while not self.put(number, value):
+                refused += 1
+                time.sleep(0.002)
+        return refused
+
+    def take(self) -> tuple | None:
+        """Sender, number and values of the oldest item."""
+        item = self.queue.take()
+        return item and (item.sender, item.number, item.data.tolist())
+
+    def take_all(self, count: int) -> list[tuple]:
+        """So many items, each as soon as it is there."""
+        found: list[tuple] = []
+        while len(found) < count:
+            item = self.take()
+            if item:
+                assert self.queue.size() <= 3
+                found.append(item)
+        return found
+
+    def queue_size(self) -> int:
+        return self.queue.size()
 
     def fault(self, name: str, *arguments: Any) -> Any:
         """Injects one of `store_faults` into the store."""

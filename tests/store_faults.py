@@ -47,6 +47,32 @@ def lose_next_step(store: Any, arrives: bool, outage: bool = False) -> None:
         arm(steps)
 
 
+def lose_next_step_of(steps: Any, arrives: bool) -> None:
+    """The next step of one session is not heard of again, whether it was made or not."""
+    patience, reopen = steps.patience, steps._open
+    session = steps._connection._session or reopen()
+    is_armed = [True]
+
+    class LosingSession:
+        def run(self, *arguments: Any) -> Any:
+            if not is_armed:
+                return session.run(*arguments)
+            is_armed.clear()
+            if arrives:
+                session.run(*arguments)
+            threading.Event().wait()
+            return None
+
+        def close(self) -> None:
+            session.close()
+
+    def open_again() -> Any:
+        steps._open, steps.patience = reopen, patience
+        return reopen()
+
+    steps._connection._session, steps._open, steps.patience = LosingSession(), open_again, 1.0
+
+
 def push_to_some(store: Any, updates: Any, counts: Any, shards: list[int]) -> dict[str, Any]:
     """Admits a push, and has it applied on some shards only. Gives what `arrive_late` needs for the others."""
     channel, nodes = store._pushes, store._nodes

@@ -15,13 +15,13 @@ from async_dqn.data.rollout import Rollout, RolloutExperience
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses, policies
 from async_dqn.nn.networks import Head
-from async_dqn.nn.returns import generalized_advantages
-from async_dqn.settings.config import Config
+from async_dqn.nn.returns import generalized_advantages, vtrace
+from async_dqn.settings.config import Config, DataParallelSettings
 from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class A3CConfig(Config):
+class A3CConfig(DataParallelSettings):
     """Settings of A3C."""
 
     t_max: int = setting(
@@ -29,6 +29,9 @@ class A3CConfig(Config):
     )
     trace: float = setting(
         1.0, "Lambda of generalised advantage estimation; 1: n-step returns, as in the paper.", minimum=0, maximum=1
+    )
+    vtrace: bool = setting(
+        False, "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then."
     )
     share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
     entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
@@ -126,20 +129,25 @@ class A3C(Agent):
             observation_dtype=spec.observation_dtype,
             epochs=1,
             batch_size=config.t_max * num_envs,
-            prepare=self._prepare,
+            prepare=lambda rollout: self._prepare(rollout, evaluate),
             evaluate=evaluate,
         )
 
-    def _prepare(self, rollout: Rollout) -> Batch:
-        advantage, return_ = generalized_advantages(
-            rollout.reward,
-            rollout.outputs["value"][..., 0],
-            rollout.next_outputs["value"][..., 0],
-            rollout.terminated,
-            rollout.truncated,
-            self.config.discount,
-            self.config.trace,
-        )
+    def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch:
+        value, next_value = rollout.outputs["value"][..., 0], rollout.next_outputs["value"][..., 0]  # [T, N]
+        ends = rollout.terminated, rollout.truncated
+        discount, trace = self.config.discount, self.config.trace
+        if self.config.vtrace:
+            present = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
+            outputs = {name: one.reshape(*value.shape, *one.shape[1:]) for name, one in present.items()}
+            log_ratio = _log_prob(outputs, rollout.action) - _log_prob(rollout.outputs, rollout.action)  # [T, N]
+            value = outputs["value"][..., 0]
+            goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
+            next_value = next_value.copy()  # after a truncation and at the end they are of the present parameters
+            next_value[:-1][goes_on] = value[1:][goes_on]
+            advantage, return_ = vtrace(log_ratio, rollout.reward, value, next_value, *ends, discount, trace)
+        else:
+            advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
         return Batch(
             rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]),
             rollout.action.reshape(-1),
@@ -162,3 +170,8 @@ class A3C(Agent):
             "value_loss": value_loss,
         }
         return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)
+
+
+def _log_prob(outputs: Outputs, action: np.ndarray) -> np.ndarray:
+    """Log-probabilities [T, N] of actions [T, N]."""
+    return np.take_along_axis(policies.log_softmax(outputs["logits"]), action[..., None], axis=-1)[..., 0]

@@ -20,7 +20,7 @@ from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import networks, optimizers
 from async_dqn.nn.layout import Layout
 from async_dqn.nn.module import Module
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import Config, ReplaySettings
 
 Params = Mapping[str, Mapping[str, Any]]  # {module: {array name: tensor}}
 
@@ -132,6 +132,17 @@ class Agent(abc.ABC):
         return outputs["q_values"] if "q_values" in outputs else outputs["value"][:, 0]
 
     @property
+    def learns_from_rollouts(self) -> bool:
+        """Whether its experience is a `RolloutExperience`; else it is a `ReplayExperience`."""
+        return not isinstance(self.config, ReplaySettings)
+
+    @property
+    def block_length(self) -> int:
+        """Steps of each environment that an actor sends together: a rollout, or what --send_period says."""
+        config = self.config
+        return config.send_period if isinstance(config, ReplaySettings) else getattr(config, self.experience_flag)
+
+    @property
     def target_period(self) -> int:
         """Minibatches of all workers between two refreshes of the targets; 0: there are none."""
         return getattr(self.config, "target_period", 0)
@@ -169,7 +180,7 @@ def make_optimizer(config: Config) -> optimizers.Optimizer:
     that one as a single optimizer's would over all N. Else momentum would span N times the minibatches, a delay that
     adds to staleness (Mitliagkas et al. 2016).
     """
-    power = config.num_workers if config.averages == "shared" else 1
+    power = config.num_learners if config.averages == "shared" else 1
     if config.optimizer in ("adam", "radam"):
         beta1, beta2 = (decay**power for decay in _ADAM_DECAYS)
         make = optimizers.adam if config.optimizer == "adam" else optimizers.radam

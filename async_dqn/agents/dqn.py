@@ -127,7 +127,8 @@ class DQN(EpsilonGreedyAgent):
 
     @classmethod
     def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:
-        num_envs, share = config.envs_per_worker, config.replay_capacity // config.num_workers
+        share = config.replay_capacity // config.num_learners
+        num_envs = config.envs_per_worker * config.num_actors // config.num_learners
         priorities = priority_bytes(num_envs, share) if config.prioritized else 0
         return priorities + required_bytes(num_envs, share, spec.observation_shape, spec.observation_dtype)
 
@@ -166,7 +167,7 @@ class DQN(EpsilonGreedyAgent):
         config, spec = self.config, self.spec
         return Replay(
             num_envs=num_envs,
-            capacity=config.replay_capacity // config.num_workers,
+            capacity=config.replay_capacity // config.num_learners,
             observation_shape=spec.observation_shape,
             observation_dtype=spec.observation_dtype,
             stack=spec.stack,
@@ -187,6 +188,6 @@ class DQN(EpsilonGreedyAgent):
             replay,
             batch_size=config.batch_size,
             train_period=config.train_period,
-            warmup_steps=max(1, config.warmup_steps // config.num_workers),
+            warmup_steps=max(1, config.warmup_steps // config.num_learners),
             sampler=self._make_sampler(replay),
         )

@@ -117,7 +117,7 @@ class DynaQ(DQN):
             evaluate=evaluate,
             batch_size=config.batch_size,
             train_period=config.train_period,
-            warmup_steps=max(1, config.warmup_steps // config.num_workers),
+            warmup_steps=max(1, config.warmup_steps // config.num_learners),
         )
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:

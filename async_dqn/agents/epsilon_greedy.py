@@ -29,7 +29,7 @@ class EpsilonGreedyAgent(Agent):
     def __init__(self, config: ExplorationSettings, spec: EnvironmentSpec, worker: int, *, warmup_steps: int = 0):
         super().__init__(config, spec, worker)
         count = config.envs_per_worker
-        first, total = worker * count, config.num_workers * count
+        first, total = config.actor_index(worker) * count, config.num_actors * count
         if config.exploration == "ape_x":
             self._first_epsilon = self._last_epsilon = policies.ape_x_epsilons(0.4, first, count, total)  # [N]
         else:

@@ -16,12 +16,12 @@ from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages
-from async_dqn.settings.config import RolloutSettings
+from async_dqn.settings.config import DataParallelSettings, RolloutSettings
 from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(RolloutSettings):
+class PPOConfig(RolloutSettings, DataParallelSettings):
     """Settings of PPO."""
 
     trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)

@@ -55,9 +55,10 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
 
 
 def refuse_sharing(values: flags.FlagValues, command: str, *names: str) -> None:
-    """Refuses settings that say how a command shares parameters which it does not share."""
-    for name in names:
-        if values[name].value not in (None, getattr(Config, name)):
+    """Refuses settings that say how a command shares what it does not share."""
+    defaults = {field.name: field.default for field in dataclasses.fields(find(values.agent).Config)}
+    for name in set(names) & defaults.keys():
+        if values[name].value not in (None, defaults[name]):
             raise UserError(f"--{name}={values[name].value}: is for the command local, not for {command}")
 
 

@@ -16,7 +16,7 @@ from async_dqn.system import devices, signals
 
 def _baseline(call: Call) -> int:
     values = call.values
-    from_flags.refuse_sharing(values, "baseline", "store", "update_mode")
+    from_flags.refuse_sharing(values, "baseline", "store", "update_mode", "replay", "parallelism")
     config = from_flags.config(values, ALONE)
     run = from_flags.run_directory(values, config)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
@@ -117,7 +117,8 @@ def _worker(call: Call) -> int:
     from async_dqn.run import build, preflight
 
     agent = build.make_agent(config, index)
-    memory = preflight.check_memory(config, agent.spec, 1)
+    num_learners_here = int(build.part_of(config, index) is not build.Part.ACTOR)
+    memory = preflight.check_memory(config, agent.spec, num_learners_here)
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
     return worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)

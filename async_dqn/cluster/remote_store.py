@@ -129,6 +129,7 @@ class RemoteParameterStore:
             nodes.sizes, self._reach, warn, is_allowed=may_share_memory and wire_dtype == "float32"
         )
         self._exchanging = threading.RLock()  # one round trip at a time uses the segments
+        self.membership = (0, 0)  # generation and joins, which grow: of this process, once it has joined
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self.settings_id = 0  # of what all workers must have in common; 0: any will do
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
@@ -195,7 +196,7 @@ class RemoteParameterStore:
             member = ledger.members[self._worker]
             # If another process has joined between the two steps, this one is later all the same, and tries again.
             if (ledger.generation, member.joins, member.token) == (known.generation, joins + 1, self._token):
-                self._generation = ledger.generation
+                self._generation, self.membership = ledger.generation, (ledger.generation, member.joins)
                 self._starts = [one.starts for one in ledger.members]
                 return ledger
 

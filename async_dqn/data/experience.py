@@ -25,19 +25,39 @@ class Step(NamedTuple):
     next_observation: np.ndarray  # [N, ...], where the step led
 
 
-class Experience(Protocol):
-    """Takes steps in, gives minibatches out.
+class Sink(Protocol):
+    """Takes steps in.
 
     Attributes:
-      batch: the arrays of a minibatch, fit for `as_tensor`; each `draw` writes the next one there.
       ring: the replay that is to be kept on disk; None where `state` has all there is.
     """
 
-    batch: Any  # a named tuple of arrays [B, ...]
     ring: Replay | None
 
     def add(self, step: Step, num_steps: int) -> None:
         """Takes in one step of all environments, `num_steps` of which count."""
+
+    def truncate(self, envs: np.ndarray | None = None) -> None:
+        """The environments, or these, start anew: what comes next follows from nothing.
+
+        Nothing is learned from their newest step: their games ended where it was taken.
+        """
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and plain values to go on from, those of `ring` aside."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        """Puts `state()` back. Raises KeyError or ValueError where it does not fit."""
+
+
+class Source(Protocol):
+    """Gives minibatches out.
+
+    Attributes:
+      batch: the arrays of a minibatch, fit for `as_tensor`; each `draw` writes the next one there.
+    """
+
+    batch: Any  # a named tuple of arrays [B, ...]
 
     def due(self) -> int:
         """Minibatches that the steps taken in until now call for."""
@@ -52,17 +72,9 @@ class Experience(Protocol):
     def feedback(self, per_item: np.ndarray) -> None:
         """Takes what the loss says of each item [B] of the minibatch drawn last, where it does: `Loss.per_item`."""
 
-    def truncate(self, envs: np.ndarray | None = None) -> None:
-        """The environments, or these, start anew: what comes next follows from nothing.
 
-        Nothing is learned from their newest step: their games ended where it was taken.
-        """
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays and plain values to go on from, those of `ring` aside."""
-
-    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        """Puts `state()` back. Raises KeyError or ValueError where it does not fit."""
+class Experience(Sink, Source, Protocol):
+    """Takes steps in, gives minibatches out."""
 
 
 class Sampler(Protocol):
@@ -133,8 +145,12 @@ class ReplayExperience:
         self._owed_steps = 0  # agent steps for which no minibatch was drawn yet
 
     def add(self, step: Step, num_steps: int) -> None:
+        self.add_to(None, step, num_steps)
+
+    def add_to(self, envs: np.ndarray | None, step: Step, num_steps: int) -> None:
+        """Takes in one step of these environments alone, which are N then; None: of all."""
         self._replay.add(
-            step.observation, step.action, step.reward, step.terminated, step.truncated, step.next_observation
+            step.observation, step.action, step.reward, step.terminated, step.truncated, step.next_observation, envs
         )
         if len(self._replay) >= self._warmup_steps:
             self._owed_steps += num_steps

@@ -124,8 +124,8 @@ class DynaExperience(ReplayExperience):
         """Whether the model is good enough."""
         return self.model_error <= self._max_model_error
 
-    def add(self, step: Step, num_steps: int) -> None:
-        super().add(step, num_steps)
+    def add_to(self, envs: np.ndarray | None, step: Step, num_steps: int) -> None:
+        super().add_to(envs, step, num_steps)
         self._visits.add(step.observation)
 
     def due(self) -> int:

@@ -99,8 +99,9 @@ class Replay:
         terminated: np.ndarray,
         truncated: np.ndarray,
         next_observation: np.ndarray,
+        envs: np.ndarray | None = None,
     ) -> None:
-        """Add one step of every environment.
+        """Add one step of every environment, or of `envs`, whose number is N below then.
 
         Args:
             observation: [N, ...], what was acted on.
@@ -113,12 +114,12 @@ class Replay:
         Raises:
             ValueError: if a shape or an observation's type does not fit.
         """
-        self._check_step(observation, next_observation, action, reward, terminated, truncated)
+        envs = self._envs if envs is None else envs
+        self._check_step(len(envs), observation, next_observation, action, reward, terminated, truncated)
         ended = np.logical_or(terminated, truncated)
-        self._append(self._envs, observation, action, reward, terminated, ended, last=False)
-        envs = np.flatnonzero(ended)
-        if envs.size:
-            self._append(envs, next_observation[envs], 0, 0, False, False, last=True)
+        self._append(envs, observation, action, reward, terminated, ended, last=False)
+        if ended.any():
+            self._append(envs[ended], next_observation[ended], 0, 0, False, False, last=True)
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         """End every unfinished episode, or those of `envs`, at its newest observation, whose action is forgotten.
@@ -311,10 +312,12 @@ class Replay:
         assert (self._cursors.next_age == np.where(exists, following, 0)[:, -1]).all(), "next_age is wrong"
         assert self.num_valid() == len(self.valid_starts()[0]), "num_valid is wrong"
 
-    def _check_step(self, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray) -> None:
+    def _check_step(
+        self, num_envs: int, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray
+    ) -> None:
         """Refuse what NumPy would silently broadcast or round."""
         stored = self._slots.observation
-        expected = (self.num_envs, *stored.shape[2:])
+        expected = (num_envs, *stored.shape[2:])
         for array in (observation, next_observation):
             if array.shape != expected or not np.can_cast(array.dtype, stored.dtype, "same_kind"):
                 raise ValueError(f"observations {array.shape} {array.dtype} must be {expected} {stored.dtype}")

@@ -340,3 +340,21 @@ class VectorEnv:
                 f"actions must be {self.num_envs} integers in [0, {self.spec.num_actions}), got {actions!r}"
             )
         return actions.astype(np.int64, copy=False)
+
+
+class NoEnvironments:
+    """What a worker that does not act has in place of a `VectorEnv`."""
+
+    num_envs = 0
+
+    def reset(self) -> np.ndarray:
+        return np.empty(0)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
+        return np.empty(0)
+
+    def close(self) -> None:
+        pass

@@ -114,6 +114,55 @@ def segments(reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, 
     return found
 
 
+def vtrace(
+    log_ratio: np.ndarray,
+    reward: np.ndarray,
+    value: np.ndarray,
+    next_value: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    discount: float,
+    trace: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """V-trace: returns of one policy from the steps of another (Espeholt et al. 2018, equation 1 and section 4.2).
+
+    Importance weights are clipped at 1, both in the errors (rho) and in the traces (c). Where the two policies are the
+    same and `trace` is 1, returns and advantages are those of n steps.
+
+    Args:
+      log_ratio: [T, N] float32, log pi(a|s) - log mu(a|s): of the policy that learns, less that which acted.
+      reward, value, next_value, terminated, truncated, discount: as in `generalized_advantages`, values of the policy
+        that learns.
+      trace: lambda, a factor of c.
+
+    Returns:
+      [T, N] float32 advantages for the policy gradient, rho included, and [T, N] float32 returns for the value.
+
+    Raises:
+      ValueError: the arrays are not [T, N], all of one shape.
+    """
+    _check(
+        log_ratio=log_ratio,
+        reward=reward,
+        value=value,
+        next_value=next_value,
+        terminated=terminated,
+        truncated=truncated,
+    )
+    rho = np.exp(np.minimum(log_ratio, 0))  # [T, N]
+    bootstrap = np.where(terminated, 0, next_value)  # [T, N]
+    delta = rho * (reward + discount * bootstrap - value)  # [T, N]
+    goes_on = ~(terminated | truncated)  # [T, N]
+    returns, advantage = np.empty(reward.shape, np.float32), np.empty(reward.shape, np.float32)
+    later = np.zeros(reward.shape[1])  # [N], v - V one step later
+    for t in reversed(range(len(returns))):
+        later = np.where(goes_on[t], later, 0)
+        advantage[t] = rho[t] * (reward[t] + discount * (bootstrap[t] + later) - value[t])
+        later = delta[t] + discount * trace * rho[t] * later
+        returns[t] = value[t] + later
+    return advantage, returns
+
+
 def _check(**arrays: np.ndarray) -> None:
     shapes = [np.shape(array) for array in arrays.values()]
     if len(shapes[0]) != 2 or len(set(shapes)) > 1:

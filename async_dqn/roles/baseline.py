@@ -6,6 +6,7 @@ from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError, RunFailed
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.chief import Chief, exit_reason
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
@@ -37,11 +38,13 @@ def run_baseline(agent: Agent, run: RunDirectory, *, resume: bool, plain: bool, 
     client = build.make_direct_client(config, store)
     client.start()
     training = Training(agent, run, client, run_id=run_id, num_threads=num_threads, say=progress.say)
+    learner = training.part
+    assert isinstance(learner, ActorLearner)
     chief = Chief(
         run=run,
         store=store,
         client=client,
-        actor_learner=training.actor_learner,
+        learner=learner,
         progress=progress,
         restored=restored,
     )

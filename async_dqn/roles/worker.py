@@ -7,6 +7,7 @@ from typing import Any
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError
 from async_dqn.cluster import server
+from async_dqn.cluster.experience_queue import RemoteQueue
 from async_dqn.cluster.leases import LeaseKeeper
 from async_dqn.cluster.quorum import Quorum
 from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
@@ -16,6 +17,7 @@ from async_dqn.run import build
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
+from async_dqn.settings.config import Config, QueueSettings
 from async_dqn.system import devices
 
 _SIGNAL_DEADLINE = 5.0  # seconds a ps may take to hear that a worker is done
@@ -54,7 +56,10 @@ def run_worker(
             warn=progress.say,
             should_stop=should_stop.is_set,
         )
-        code = WorkerRun(agent, run, store, progress, should_stop).run(resume=resume, num_threads=num_threads)
+        queue = make_queue(
+            config, spec, store, worker, target=target, session_config=session_config, should_stop=should_stop.is_set
+        )
+        code = WorkerRun(agent, run, store, progress, should_stop, queue).run(resume=resume, num_threads=num_threads)
         return code
     finally:
         unreached = keeper.finish(code, _SIGNAL_DEADLINE)
@@ -64,6 +69,31 @@ def run_worker(
 
 def _all_listen(spec: ClusterSpec) -> bool:
     return not wait_until_reachable(spec.ps, 0.0, lambda: False)
+
+
+def make_queue(
+    config: Config,
+    spec: ClusterSpec,
+    store: RemoteParameterStore,
+    worker: int,
+    *,
+    target: str,
+    session_config: Any,
+    should_stop: Callable[[], bool],
+) -> RemoteQueue | None:
+    """The queue by which experience crosses to the learner; None where it does not."""
+    if not (isinstance(config, QueueSettings) and config.separates):
+        return None
+    return RemoteQueue(
+        target,
+        session_config,
+        spec,
+        worker=worker,
+        size=config.queue_size,
+        membership=lambda: store.membership,
+        deadline=config.ps_deadline,
+        should_stop=should_stop,
+    )
 
 
 def make_remote_store(

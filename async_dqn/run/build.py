@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,28 @@ from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
 from async_dqn.run import preflight
 from async_dqn.settings.config import Config
+from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore
 from async_dqn.store.client import DirectClient
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.round_trip import RoundTripClient
+
+
+class Part(Enum):
+    """What of an agent a worker runs."""
+
+    ACTOR_LEARNER = auto()
+    ACTOR = auto()  # what happens crosses a queue to the learner
+    LEARNER = auto()
+
+
+def part_of(config: Config, worker: int) -> Part:
+    """The part that a worker runs."""
+    if not config.separates:
+        return Part.ACTOR_LEARNER
+    return Part.ACTOR if worker else Part.LEARNER
 
 
 def make_agent(config: Config, worker: int = 0) -> Agent:
@@ -48,6 +65,8 @@ def make_direct_client(config: Config, store: LocalParameterStore) -> DirectClie
 def make_client(agent: Agent, store: ParameterStore) -> RoundTripClient:
     """A worker's way to the parameter servers."""
     config = agent.config
+    if part_of(config, agent.worker) is Part.ACTOR:
+        return ActingClient(store, max_nonfinite=config.max_nonfinite)
     options: dict[str, Any] = {
         "overlap": config.overlap,
         "max_nonfinite": config.max_nonfinite,

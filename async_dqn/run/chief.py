@@ -26,6 +26,7 @@ from async_dqn.run.metrics import (
 )
 from async_dqn.run.progress import Progress, progress_line
 from async_dqn.run.resume import STORE
+from async_dqn.run.separate import SeparateLearner
 from async_dqn.run.tensorboard_layout import layout
 from async_dqn.store.base import (
     Counters,
@@ -55,7 +56,7 @@ class Chief:
     Args:
       run: where to write.
       store: the global parameters.
-      client, actor_learner: this process's own.
+      client, learner: this process's own.
       progress: shows where the run stands.
       restored: plain values of the checkpoint that the run goes on from; None in a new run.
       is_live: the store has gone on since that checkpoint, so that what was written after it counts.
@@ -67,14 +68,14 @@ class Chief:
         run: RunDirectory,
         store: ParameterStore,
         client: ParameterClient,
-        actor_learner: ActorLearner,
+        learner: ActorLearner | SeparateLearner,
         progress: Progress,
         restored: Mapping[str, Any] | None,
         is_live: bool = False,
     ):
-        agent = actor_learner.agent
+        agent = learner.agent
         self._config, self._run, self._store = agent.config, run, store
-        self._client, self._actor_learner = client, actor_learner
+        self._client, self._learner = client, learner
         self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
         self._per_update = max(1, agent.config.accumulate)
         self._progress = progress
@@ -200,7 +201,7 @@ class Chief:
             "mean_return_100": self._tracker.mean,
             "learning_rate": float(self._client.rates()[0]),
         }
-        row |= self._actor_learner.metrics() | self._rates.rates(counters)
+        row |= self._learner.metrics() | self._rates.rates(counters)
         self._metrics.write(row)
         self._tensorboard.write(row, counters.env_steps)
         self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return))
@@ -294,6 +295,8 @@ class Chief:
             "staleness_mean": _number(mean_staleness(counters, self._per_update)),
             "staleness_max": counters.staleness_max,
             "updates_dropped": counters.dropped,
+            "data_age_mean": _number(counters.age_sum / counters.received if counters.received else math.nan),
+            "steps_received": counters.received,
             "nonfinite": counters.nonfinite,
             "bad_values": counters.bad_values,
             "num_ps": self._config.num_ps,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Agent
-from async_dqn.data.experience import Experience
+from async_dqn.data.experience import Source
 from async_dqn.nn.aligned import as_tensor
 from async_dqn.nn.losses import clip_together
 from async_dqn.store.client import OPTIMIZER, ParameterClient
 
 _LARGE = 1e18  # the square of more comes near the end of float32
+
+_SLOT = "slot/"
 
 
 class Learner:
@@ -32,7 +34,7 @@ class Learner:
         self,
         agent: Agent,
         client: ParameterClient,
-        experience: Experience,
+        experience: Source,
         *,
         max_gradient_norm: float,
         rng: np.random.Generator,
@@ -131,6 +133,28 @@ class Learner:
             self._client.after_minibatch()
         else:
             self._client.reject_minibatch(fault)
+
+    def metrics(self) -> dict[str, float]:
+        """The agent's own columns of metrics.csv and the loss, of the time since the last call."""
+        row = dict.fromkeys(self._agent.metrics, float("nan"))
+        return row | self.take_statistics() | self._agent.schedules(self._client.env_steps)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What it needs to go on, its experience aside: arrays, and plain values for JSON."""
+        slots = {f"{_SLOT}{name}": value for name, value in self._client.slots().items()}
+        return slots, {"has_learned": self.has_learned, "learner_rng": self._rng.bit_generator.state}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, has_experience: bool) -> None:
+        """Puts `state()` back, from among other things. Raises ValueError where it is the state of another agent.
+
+        Args:
+          has_experience: else there is nothing to learn from, and all begins anew but for the slots.
+        """
+        slots = {name.removeprefix(_SLOT): array for name, array in arrays.items() if name.startswith(_SLOT)}
+        self._client.restore_slots(slots)
+        self._rng.bit_generator.state = values["learner_rng"]
+        if has_experience:
+            self.has_learned = values["has_learned"]
 
     def take_statistics(self) -> dict[str, float]:
         """Means of loss and statistics over the finite minibatches since the last call; NaN where there were none."""

@@ -1,15 +1,17 @@
-"""The loop of an actor-learner: a generator of steps, which trackers consume."""
+"""The loops of the parts of an agent: generators of steps, which trackers consume."""
 
+import contextlib
 import time
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from async_dqn.base.types import BadValue, Episode
 from async_dqn.envs.vector_env import VectorEnv
-from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.actor import Actor
+from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.store.client import ParameterClient
 
-_WAIT = 0.02  # seconds between two questions whether others have given steps back
+_WAIT = 0.02  # seconds between two questions whether others have given steps back, made room, or sent something
 
 
 class Tick(NamedTuple):
@@ -21,7 +23,7 @@ class Tick(NamedTuple):
 
 
 def run_loop(
-    actor_learner: ActorLearner, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+    actor_learner: Actor, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
 ) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
@@ -79,3 +81,46 @@ def run_loop(
     finally:
         actor_learner.settle()
         client.count(claimed_steps=-granted)  # what an interrupted worker leaves, another may take
+
+
+def run_actor(
+    actor: SendingActor, env: VectorEnv, client: ParameterClient, *, claim: int
+) -> Generator[Tick, None, None]:
+    """Acts like `run_loop`, and sends each block before the next step; while there is no room for it, it waits."""
+    yield from _send(actor, client, partly=False)  # of before an outage
+    with contextlib.closing(run_loop(actor, env, client, claim=claim)) as ticks:
+        for tick in ticks:
+            yield tick
+            yield from _send(actor, client, partly=False)
+            if client.counters.stopped:
+                break
+    yield from _send(actor, client, partly=True)
+
+
+def _send(actor: SendingActor, client: ParameterClient, *, partly: bool) -> Generator[Tick, None, None]:
+    part = client.clock.enter("waiting")
+    while not actor.send(partly=partly) and not client.counters.stopped:
+        time.sleep(_WAIT)
+        yield Tick(0, [])
+    client.clock.enter(part)
+
+
+def run_learner(learner: SeparateLearner, client: ParameterClient) -> Generator[Tick, None, None]:
+    """Learns from what the actors send, until the budget is spent and all of it has come, or the run is stopped.
+
+    So it never computes more minibatches than the steps that it received call for. As the queue is bounded, actors
+    wait for it where they are faster, and it is never further behind than what the queue holds.
+    """
+    is_done = False
+    while not client.counters.stopped:
+        if learner.learn():
+            yield Tick(0, [])
+        elif is_done:  # and nothing has come since
+            return
+        else:
+            is_done = learner.is_done()
+            part = client.clock.enter("waiting")
+            if not is_done:
+                time.sleep(_WAIT)
+            client.clock.enter(part)
+            yield Tick(0, [])

@@ -34,6 +34,7 @@ def metric_fields(agent_metrics: Sequence[str]) -> tuple[str, ...]:
         "minibatches_per_second",
         "updates_per_second",
         "staleness_mean",
+        "data_age_mean",
     )
 
 
@@ -133,4 +134,5 @@ class RateTracker:
             "minibatches_per_second": delta.minibatches / seconds,
             "updates_per_second": delta.updates / seconds,
             "staleness_mean": mean_staleness(delta, self._per_update),
+            "data_age_mean": delta.age_sum / delta.received if delta.received else float("nan"),
         }

@@ -26,7 +26,7 @@ def resolve(config: Config) -> EnvironmentSpec:
 
 def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> int:
     """What the experience of this machine's workers takes once it is full."""
-    return num_workers_here * find(config.agent).experience_bytes(config, spec)
+    return min(num_workers_here, config.num_learners) * find(config.agent).experience_bytes(config, spec)
 
 
 def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:

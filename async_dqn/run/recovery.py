@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
 from async_dqn.cluster.remote_store import RemoteParameterStore
+from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
+from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.chief import Chief, exit_reason
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import load_newest, restore_run
+from async_dqn.run.separate import SeparateLearner
 from async_dqn.run.training import Training
 from async_dqn.store.base import Counters, Stop
 from async_dqn.store.round_trip import RoundTripClient
@@ -36,6 +39,7 @@ class WorkerRun:
     Args:
       agent: what it trains.
       store: the networks on the parameter servers; not joined yet.
+      queue: by which experience crosses to the learner; None where it does not.
     """
 
     def __init__(
@@ -45,7 +49,9 @@ class WorkerRun:
         store: RemoteParameterStore,
         progress: Progress,
         should_stop: threading.Event,
+        queue: ExperienceQueue | None = None,
     ):
+        self._queue = queue
         self._agent, self._config, self._index, self._run = agent, agent.config, agent.worker, run
         self._store, self._progress, self._should_stop = store, progress, should_stop
         self._start = _Start(None, is_live=False)
@@ -76,6 +82,7 @@ class WorkerRun:
             self._agent,
             self._run,
             client,
+            self._queue,
             run_id=ledger.run_id,
             num_threads=num_threads,
             say=self._progress.say,
@@ -150,11 +157,13 @@ class WorkerRun:
             raise RunError(str(error).removeprefix("--resume: ")) from error
 
     def _make_chief(self, client: RoundTripClient, training: Training) -> Chief:
+        part = training.part
+        assert isinstance(part, ActorLearner | SeparateLearner)
         return Chief(
             run=self._run,
             store=self._store,
             client=client,
-            actor_learner=training.actor_learner,
+            learner=part,
             progress=self._progress,
             restored=self._start.restored,
             is_live=self._start.is_live,
@@ -229,7 +238,7 @@ class WorkerRun:
                     has_restored = False
                 client.restart(rolled_back=rolled_back)
                 if rolled_back:
-                    training.forget_games()
+                    training.forget()
                 self._progress.say("going on")
                 return
             except Outage as another:

@@ -2,7 +2,8 @@
 
 The state is small and saved every `--checkpoint_period`; a rollout is part of it. Replay is streamed all the time.
 After a stop in order both agree, and the worker goes on exactly where it was, in the middle of its games. After a crash
-replay is the newer, and the environments begin new games. Without a replay the worker goes on from its last state.
+replay is the newer, and the environments begin new games. Without a replay the worker goes on from its last state; but
+an actor whose steps crossed to a learner begins new games after a crash, so that it does not send the same ones again.
 """
 
 import concurrent.futures
@@ -15,10 +16,11 @@ import numpy as np
 from async_dqn.base.background import Background
 from async_dqn.data import replay_segments
 from async_dqn.data.replay_log import ReplayLog
-from async_dqn.envs.vector_env import VectorEnv
+from async_dqn.envs.vector_env import NoEnvironments, VectorEnv
 from async_dqn.run import checkpoints
-from async_dqn.run.actor_learner import ActorLearner
+from async_dqn.run.actor import Actor
 from async_dqn.run.directory import RunDirectory
+from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.settings.config import Config
 
 _KEEP = 2
@@ -30,7 +32,7 @@ class Snapshots:
 
     Args:
       run_id: what is found of another run is not used.
-      actor_learner: this worker's own.
+      part: this worker's own.
       say: takes a line on what was found or went wrong.
     """
 
@@ -41,24 +43,25 @@ class Snapshots:
         worker: int,
         *,
         run_id: int,
-        actor_learner: ActorLearner,
+        part: Actor | SeparateLearner,
         say: Callable[[str], None],
     ):
-        self._run_id, self._actor_learner = run_id, actor_learner
-        self._ring = actor_learner.experience.ring
+        self._run_id, self._part = run_id, part
+        self._ring = part.experience.ring
         self._period = config.checkpoint_period
         self._say = say
         self._directory = run.worker(worker) / "snapshots"
         self._replay_directory = run.worker(worker) / "replay"
         self._keeps_replay = self._ring is not None and getattr(config, "checkpoint_replay", True)
-        self._orphans = run.orphaned_replays(worker, config.num_workers) if self._keeps_replay else []
+        self._orphans = run.orphaned_replays(worker, config.num_learners) if self._keeps_replay else []
         self._log: ReplayLog | None = None
-        self._env: VectorEnv | None = None
+        self._env: VectorEnv | NoEnvironments | None = None
         self._seed = 0
         self._environment_arrays: dict[str, np.ndarray] = {}
         self._writer = Background("snapshots")
         self._writing: concurrent.futures.Future | None = None
-        self._next = time.monotonic() + self._period
+        # What an actor was stopped with must not be gone on from twice.
+        self._next = time.monotonic() + (0 if isinstance(part, SendingActor) else self._period)
 
     def load(self) -> tuple[int | None, dict[str, int]]:
         """Puts back what there is of this worker.
@@ -97,14 +100,17 @@ class Snapshots:
             if name.startswith(_ENVIRONMENT)
         }
         try:
-            in_episode = self._ring is None or (added is not None and added.tolist() == values["replay_added"])
-            self._actor_learner.restore(arrays, values["agent"], in_episode=in_episode)
+            if isinstance(self._part, SendingActor):
+                in_episode = values["was_stopped"]
+            else:
+                in_episode = self._ring is None or (added is not None and added.tolist() == values["replay_added"])
+            self._part.restore(arrays, values["agent"], in_episode=in_episode)
         except (KeyError, TypeError, ValueError) as error:
             self._say(f"warning: the snapshot of this worker is not used: {error}")
             return None, {}
         return values["environment_seed"] if in_episode else None, values["totals"]
 
-    def begin(self, env: VectorEnv, seed: int, *, in_episode: bool) -> None:
+    def begin(self, env: VectorEnv | NoEnvironments, seed: int, *, in_episode: bool) -> None:
         """Begins to save; brings the environments to where they stood, or to the start of new games."""
         self._env, self._seed = env, seed
         if in_episode:
@@ -114,7 +120,7 @@ class Snapshots:
                 return
             except ValueError as error:
                 self._say(f"the environments begin new games: {error}")
-        self._actor_learner.reset(env.reset())
+        self._part.reset(env.reset())
 
     def tick(self, totals: Mapping[str, int]) -> None:
         """Does what is due; called after every step of the run loop. `totals` are kept for `load`."""
@@ -122,14 +128,14 @@ class Snapshots:
             self._log.append()
         if time.monotonic() >= self._next and (self._writing is None or self._writing.done()):
             self._next = time.monotonic() + self._period
-            self._writing = self._writer.submit(self._write, *self._state(totals))
+            self._writing = self._writer.submit(self._write, *self._state(totals, was_stopped=False))
 
     def finish(self, totals: Mapping[str, int], deadline: float) -> None:
         """Saves everything as it stands, within `deadline` seconds."""
         begin = time.monotonic()
         if self._log and not self._log.flush(deadline):
             self._say("warning: the newest part of replay is not on disk")
-        writing = self._writer.submit(self._write, *self._state(totals))
+        writing = self._writer.submit(self._write, *self._state(totals, was_stopped=True))
         try:
             writing.result(max(1.0, deadline - (time.monotonic() - begin)))
         except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
@@ -141,14 +147,17 @@ class Snapshots:
             self._log.close()
         self._writer.close()
 
-    def _state(self, totals: Mapping[str, int]) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
+    def _state(
+        self, totals: Mapping[str, int], *, was_stopped: bool
+    ) -> tuple[int, dict[str, np.ndarray], dict[str, Any]]:
         assert self._env is not None, "begin() comes first"
-        arrays, agent_values = self._actor_learner.state()
+        arrays, agent_values = self._part.state()
         arrays = arrays | {f"{_ENVIRONMENT}{name}": array for name, array in self._env.state().items()}
         values = {
             "run_id": self._run_id,
             "agent": agent_values,
             "totals": dict(totals),
+            "was_stopped": was_stopped,
             "environment_seed": self._seed,
             "replay_added": [] if self._ring is None else self._ring.added.tolist(),
         }

@@ -16,6 +16,7 @@ _CHARTS = {  # category -> title -> tags, as regular expressions
     "Asynchrony": {
         "staleness of updates, mean": ["staleness_mean"],
         "staleness of updates, greatest": ["staleness_max"],
+        "age of experience that crosses to the learner, mean": ["data_age_mean"],
         "where each worker's time goes, %": ["cycle_percent/.*"],
     },
     "Machine": {

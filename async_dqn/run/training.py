@@ -1,18 +1,23 @@
-"""What the baseline and every worker do: train one actor-learner in its environments, and keep its files."""
+"""What the baseline and every worker do: run their part of an agent, and keep its files."""
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from async_dqn.agents.base import Agent
+from async_dqn.data.queue import ExperienceQueue
 from async_dqn.envs import registry
+from async_dqn.envs.vector_env import NoEnvironments, VectorEnv
+from async_dqn.run.actor import Actor
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.bad_values import BadValues
-from async_dqn.run.build import make_seeds
+from async_dqn.run.build import Part, make_seeds, part_of
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.loop import run_loop
+from async_dqn.run.loop import Tick, run_actor, run_learner, run_loop
+from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.run.snapshots import Snapshots
 from async_dqn.run.worker_metrics import WorkerMetrics
+from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.client import ParameterClient
 
 # Vector steps that a worker claims at once: few enough to share out the end of a run, many enough to cost nothing.
@@ -20,11 +25,15 @@ _CLAIM = 16
 
 
 class Training:
-    """One actor-learner with its environments and its files, built and brought to where it last stood.
+    """One worker's part of an agent with its environments and its files, built and brought to where it last stood.
+
+    Attributes:
+      part: it.
 
     Args:
       agent: what is trained.
       client: started already.
+      queue: by which experience crosses to the learner; None where it does not.
       run_id: the run that it belongs to.
       say: takes a line on what was found or went wrong.
     """
@@ -34,6 +43,7 @@ class Training:
         agent: Agent,
         run: RunDirectory,
         client: ParameterClient,
+        queue: ExperienceQueue | None = None,
         *,
         run_id: int,
         num_threads: int,
@@ -41,13 +51,24 @@ class Training:
     ):
         config, worker = agent.config, agent.worker
         self._client = client
-        self._overlap_steps = config.overlap_steps
         agent_seeds, environment_seed = make_seeds(config, worker, client.env_steps)
-        self.actor_learner = ActorLearner(agent, client, agent_seeds)
-        self._snapshots = Snapshots(config, run, worker, run_id=run_id, actor_learner=self.actor_learner, say=say)
+        self.part: Actor | SeparateLearner
+        self._env: VectorEnv | NoEnvironments = NoEnvironments()
+        part = part_of(config, worker)
+        if part is Part.ACTOR_LEARNER:
+            self.part = ActorLearner(agent, client, agent_seeds)
+        elif part is Part.ACTOR:
+            assert isinstance(client, ActingClient) and queue is not None
+            self.part = SendingActor(agent, client, queue, agent_seeds)
+        else:
+            assert queue is not None
+            self.part = SeparateLearner(agent, client, queue, agent_seeds)
+        self._overlap_steps = config.overlap_steps
+        self._snapshots = Snapshots(config, run, worker, run_id=run_id, part=self.part, say=say)
         saved_seed, totals = self._snapshots.load()
         seed = environment_seed if saved_seed is None else saved_seed
-        self._env = registry.make_vector_env(agent.spec, config.envs_per_worker, seed, num_threads)
+        if part is not Part.LEARNER:
+            self._env = registry.make_vector_env(agent.spec, config.envs_per_worker, seed, num_threads)
         self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
         self._bad_values = BadValues(agent.spec.id, say)
@@ -61,7 +82,7 @@ class Training:
 
         Raises Outage, after which it may be called again.
         """
-        ticks = run_loop(self.actor_learner, self._env, self._client, claim=_CLAIM, overlap_steps=self._overlap_steps)
+        ticks = self._ticks()
         try:
             for step in ticks:
                 self._metrics.consume(step)
@@ -72,12 +93,23 @@ class Training:
                     break
         finally:
             ticks.close()
+        self.part.finish()
         self._metrics.report()
         self._client.finish()
 
-    def forget_games(self) -> None:
-        """Drops the games that the chief has not heard of, as the run no longer contains their steps."""
+    def _ticks(self) -> Generator[Tick, None, None]:
+        part, env, client = self.part, self._env, self._client
+        if isinstance(part, SeparateLearner):
+            return run_learner(part, client)
+        assert isinstance(env, VectorEnv)
+        if isinstance(part, SendingActor):
+            return run_actor(part, env, client, claim=_CLAIM)
+        return run_loop(part, env, client, claim=_CLAIM, overlap_steps=self._overlap_steps)
+
+    def forget(self) -> None:
+        """Drops what the others have not heard of, as the run no longer contains these steps."""
         self._metrics.forget()
+        self.part.begin_stream()
 
     def save(self, deadline: float) -> None:
         """Brings everything to disk, within `deadline` seconds."""

@@ -6,7 +6,7 @@ Steps are agent steps; periods in minibatches count those of all workers togethe
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from async_dqn.base.errors import UserError
 from async_dqn.settings.fields import Fields, setting
@@ -247,6 +247,25 @@ class OutputSettings(Fields):
 class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings, NetworkSettings, TaskSettings):
     """The settings that every run has. An agent's settings extend it with its own."""
 
+    @property
+    def separates(self) -> bool:
+        """Whether worker 0 only learns, from what all others send, and they only act."""
+        return False
+
+    @property
+    def num_actors(self) -> int:
+        """Workers that act."""
+        return self.num_workers - int(self.separates)
+
+    @property
+    def num_learners(self) -> int:
+        """Workers that learn, each from experience of its own."""
+        return 1 if self.separates else self.num_workers
+
+    def actor_index(self, worker: int) -> int:
+        """Which of the actors a worker is; 0 for one that does not act."""
+        return max(0, worker - int(self.separates))
+
     def check(self) -> None:
         super().check()
         if self.store == "shared_memory" and self.num_ps:
@@ -287,8 +306,66 @@ class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplaySettings(Config):
+class QueueSettings(Config):
+    """Experience that crosses a queue, from the workers that act to the one that learns."""
+
+    crossing: ClassVar[str] = ""  # the flag that says so
+
+    queue_size: int = setting(
+        2,
+        "With --replay=global or --parallelism=data, blocks of steps that may wait for the learner; while so many do, "
+        "actors wait.",
+        minimum=1,
+        maximum=10_000,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.separates and self.store != "ps":
+            raise UserError(f"--store={self.store}: {self.crossing} needs a parameter server, which holds the queue")
+        if self.separates and self.mode == "sync":
+            raise UserError(f"--update_mode=sync: with {self.crossing} worker 0 alone has gradients; leave it out")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataParallelSettings(QueueSettings):
+    """What workers of an agent that learns from rollouts share."""
+
+    crossing: ClassVar[str] = "--parallelism=data"
+
+    parallelism: str = setting(
+        "gradient",
+        "gradient: every worker learns from its own rollouts; data: worker 0 learns from the rollouts of all others, "
+        "which only act.",
+        choices=("gradient", "data"),
+    )
+    rollouts_per_batch: int = setting(
+        1, "With --parallelism=data, rollouts that are learned from together.", minimum=1, maximum=1_024
+    )
+
+    @property
+    def separates(self) -> bool:
+        return self.parallelism == "data" and self.num_workers > 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplaySettings(QueueSettings):
     """Learning from replay."""
+
+    crossing: ClassVar[str] = "--replay=global"
+
+    replay: str = setting(
+        "local",
+        "local: every worker learns from its own replay; global: worker 0 learns from one replay of what all others "
+        "send, and they only act.",
+        choices=("local", "global"),
+    )
+    send_period: int = setting(
+        16,
+        "With --replay=global, steps of each environment that an actor sends together; as often it pulls parameters.",
+        minimum=1,
+        maximum=10_000,
+    )
 
     n_step: int = setting(3, "Steps of return before bootstrapping.", minimum=1, maximum=100)
     batch_size: int = setting(32, "Transitions in a minibatch.", minimum=1, maximum=65536)
@@ -299,12 +376,16 @@ class ReplaySettings(Config):
     warmup_steps: int = setting(10_000, "Agent steps before training, over all workers.", minimum=1)
     checkpoint_replay: bool = setting(True, "Keep each worker's replay on disk too, to go on with.", shared=False)
 
+    @property
+    def separates(self) -> bool:
+        return self.replay == "global" and self.num_workers > 1
+
     def check(self) -> None:
         super().check()
-        share = self.replay_capacity // self.num_workers // self.envs_per_worker
+        share = self.replay_capacity // self.num_actors // self.envs_per_worker
         if share < self.n_step + 8:
             raise UserError(
-                f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_workers} "
+                f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_actors} "
                 f"workers x {self.envs_per_worker} environments; at least {self.n_step + 8} each are needed"
             )
         if 2 * self.warmup_steps > self.replay_capacity:

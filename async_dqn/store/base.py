@@ -30,6 +30,8 @@ class Counters(NamedTuple):
     episodes: int = 0
     bad_values: int = 0  # steps that had one, see `types.BadValue`
     target_refreshes: int = 0  # the store's to count: what a worker adds to it is not taken
+    received: int = 0  # agent steps whose experience has crossed to the learner
+    age_sum: int = 0  # over these: updates between the parameters they were taken with and those that learn from them
     stopped: int = 0  # not 0: everyone ends now, for the `Stop` that it is
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from async_dqn.base.cycle import CycleClock
 from async_dqn.base.errors import RunFailed
-from async_dqn.store.base import Counters, EpisodeReport, ParameterStore
+from async_dqn.store.base import Counters, EpisodeReport, ParameterStore, Standing
 from async_dqn.store.local import LocalParameterStore
 
 # Why losses and updates are usually not finite.
@@ -147,6 +147,12 @@ class ParameterClient:
     def report(self) -> None:
         """Reports all that is counted here, and hears how the others stand."""
         self._hear(self._store.add_counts(self._take_unreported()))
+
+    def check(self) -> Standing:
+        """How the run stands, asked anew."""
+        standing = self._store.check()
+        self._hear(standing.counters)
+        return standing
 
     def _take_unreported(self) -> Counters:
         counts, self._unreported = self._unreported, Counters()

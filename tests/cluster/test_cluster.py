@@ -49,6 +49,8 @@ SUMMARY = {
     "staleness_mean",
     "staleness_max",
     "updates_dropped",
+    "data_age_mean",
+    "steps_received",
     "nonfinite",
     "bad_values",
     "num_ps",

@@ -69,6 +69,25 @@ def test_a_cluster_learns(start, agent, local_steps):
     assert {row["worker"] for row in rows(run.episodes)} == {"0", "1"}
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--agent=dqn", "--replay=global"],
+        ["--agent=ppo", "--parallelism=data"],
+        ["--agent=a3c", "--parallelism=data", "--vtrace"],
+    ],
+    ids=["dqn", "ppo", "a3c"],
+)
+def test_one_learner_learns_from_what_others_send(start, request, flags):
+    goal = ["--total_steps=200_000", f"--stop_at_return={GOAL}"]
+    command, run = begin(start, request.node.name, "local", "--num_ps=1", "--num_workers=3", *flags, *goal)
+    summary = finish(command, run)
+    assert summary["exit_reason"] == "solved" and summary["best_mean_return_100"] >= GOAL
+    assert {row["worker"] for row in rows(run.episodes)} == {"1", "2"}
+    assert summary["data_age_mean"] > 0 and summary["staleness_max"] == 0
+
+
 @pytest.mark.parametrize("agent", table.TABLE)
 def test_the_same_seed_gives_the_same_network_bit_for_bit(start, agent):
     flags = ["baseline", f"--agent={agent}", "--total_steps=3000", "--threads=1"]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from async_dqn.nn.returns import generalized_advantages, lambda_returns, segments
+from async_dqn.nn.returns import generalized_advantages, lambda_returns, segments, vtrace
 
 
 def column(*values):
@@ -217,3 +217,79 @@ def test_returns_of_arrays_of_different_shapes_are_refused():
         lambda_returns(floats, floats[:, :1], flags, flags, 0.9, 0.5)
     with pytest.raises(ValueError, match=r"\(2, 2\).* not all the same \[T, N\]"):
         segments(floats, flags[:2], flags, 0.9)
+
+
+def vtrace_by_the_paper(log_ratio, reward, value, next_value, terminated, truncated, discount, trace):
+    """Equation 1, and the advantage of section 4.2, as sums over all later steps of an episode; one environment."""
+    ratio = np.exp(log_ratio.astype(np.float64))
+    rho, c = np.minimum(1, ratio), trace * np.minimum(1, ratio)
+    after = np.where(terminated, 0, next_value)  # V(x_{t+1})
+    delta = rho * (reward + discount * after - value)
+    ends = terminated | truncated
+
+    def v(s):
+        total, weight = float(value[s]), 1.0
+        for t in range(s, len(reward)):
+            total += discount ** (t - s) * weight * delta[t]
+            weight *= c[t]
+            if ends[t]:
+                break
+        return total
+
+    returns = np.array([v(s) for s in range(len(reward))])
+    advantage = []
+    for s in range(len(reward)):
+        following = after[s] if ends[s] or s == len(reward) - 1 else returns[s + 1]
+        advantage.append(rho[s] * (reward[s] + discount * following - value[s]))
+    return np.array(advantage), returns
+
+
+def random_rollout(seed, length, num_envs):
+    """Columns [T, N] of steps with ends of both kinds; values follow each other within an episode."""
+    rng = np.random.default_rng(seed)
+    shape = (length, num_envs)
+    reward, value, next_value, log_ratio = rng.normal(size=(4, *shape)).astype(np.float32)
+    terminated = rng.random(shape) < 0.2
+    truncated = ~terminated & (rng.random(shape) < 0.2)
+    goes_on = ~(terminated | truncated)[:-1]
+    next_value[:-1][goes_on] = value[1:][goes_on]
+    return log_ratio, reward, value, next_value, terminated, truncated
+
+
+@pytest.mark.parametrize("trace", [1.0, 0.7])
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_vtrace_is_what_the_paper_writes(length, trace):
+    columns = random_rollout(length, length, 40)
+    advantage, returns = vtrace(*columns, 0.9, trace)
+    assert advantage.dtype == returns.dtype == np.float32
+    for n in range(40):
+        expected = vtrace_by_the_paper(*(column[:, n] for column in columns), 0.9, trace)
+        np.testing.assert_allclose(advantage[:, n], expected[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(returns[:, n], expected[1], rtol=1e-4, atol=1e-5)
+
+
+def test_vtrace_of_the_policy_that_acted_gives_n_step_returns():
+    _, *columns = random_rollout(3, 8, 30)
+    found = vtrace(np.zeros((8, 30), np.float32), *columns, 0.9, 1.0)
+    for one, expected in zip(found, generalized_advantages(*columns, 0.9, 1.0), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_vtrace_by_hand():
+    def at(*values):
+        return column(*values).astype(np.float32)
+
+    never = column(False, False)
+    advantage, returns = vtrace(
+        at(np.log(0.5), np.log(3)), at(1, 2), at(10, 20), at(20, 30), never, never, discount=0.9, trace=1.0
+    )
+    last = 2 + 0.9 * 30 - 20  # rho is 3, clipped at 1
+    first = 0.5 * (1 + 0.9 * 20 - 10)
+    np.testing.assert_allclose(returns[:, 0], [10 + first + 0.9 * 0.5 * last, 20 + last], rtol=1e-6)
+    np.testing.assert_allclose(advantage[:, 0], [0.5 * (1 + 0.9 * (20 + last) - 10), last], rtol=1e-6)
+
+
+def test_vtrace_refuses_columns_of_different_shapes():
+    log_ratio, *columns = random_rollout(1, 4, 2)
+    with pytest.raises(ValueError, match=r"not all the same \[T, N\]"):
+        vtrace(log_ratio[:3], *columns, 0.9, 1.0)

@@ -30,7 +30,7 @@ def make_chief(run, store, said, **how_it_begins):
         run=run,
         store=store,
         client=direct_client(store),
-        actor_learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}),
+        learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}),
         progress=Progress(said),
         **how_it_begins,
     )

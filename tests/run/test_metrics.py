@@ -117,14 +117,15 @@ def clock(monkeypatch):
 
 
 def test_rates_are_per_second_since_the_last_look(clock):
-    tracker = RateTracker(Counters(env_steps=1_000, minibatches=100, updates=50, staleness_sum=7))
+    tracker = RateTracker(Counters(env_steps=1_000, minibatches=100, updates=50, staleness_sum=7, received=9))
     clock.now += 4.0
-    now = Counters(env_steps=1_800, minibatches=300, updates=90, staleness_sum=67)
+    now = Counters(env_steps=1_800, minibatches=300, updates=90, staleness_sum=67, received=19, age_sum=40)
     assert tracker.rates(now) == {
         "steps_per_second": (1_800 - 1_000) / 4,
         "minibatches_per_second": (300 - 100) / 4,
         "updates_per_second": (90 - 50) / 4,
         "staleness_mean": (67 - 7) / (90 - 50),
+        "data_age_mean": 40 / (19 - 9),
     }
     clock.now += 0.5
     later = tracker.rates(now._replace(env_steps=1_900))
@@ -139,5 +140,5 @@ def test_staleness_is_that_of_a_gradient_where_several_make_an_update(clock):
 
 
 def test_rates_at_once_are_finite(clock):
-    rates = RateTracker(Counters()).rates(Counters(env_steps=1, updates=1))
+    rates = RateTracker(Counters()).rates(Counters(env_steps=1, updates=1, received=1))
     assert all(math.isfinite(rate) for rate in rates.values())

@@ -25,7 +25,7 @@ from async_dqn.tools.report import findings
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 
 _FILE = "compare.json"
-_BASELINE = ("baseline", "baseline", ALONE)  # kind, command, settings
+_BASELINE = ("baseline", "baseline", ALONE | {"replay": "local", "parallelism": "gradient"})  # kind, command, settings
 
 
 class Trial(NamedTuple):
@@ -85,7 +85,10 @@ class Comparison:
             for number in (0, *self.worker_counts):
                 kind, job, size = (f"async-{number}", "local", {"num_workers": number}) if number else _BASELINE
                 name = f"{kind}-seed-{seed}"
-                config = dataclasses.replace(self.config, **size | {"seed": seed})
+                own: dict[str, Any] = {
+                    field: value for field, value in (size | {"seed": seed}).items() if hasattr(self.config, field)
+                }
+                config = dataclasses.replace(self.config, **own)
                 found.append(Trial(name, job, config, RunDirectory(self.folder / "runs" / name)))
         return found
 

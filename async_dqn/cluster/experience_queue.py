@@ -1,0 +1,149 @@
+"""The queue between processes on ps 0.
+
+A FIFOQueue and a table of the last item that each sender has put in, both shared by name, so that they need no
+initialisation and are there as soon as a restarted ps is. A lock makes one step of: is it new, is there room, put it
+in. So an item that is sent again, because the answer was lost, is in the queue once; and nobody ever blocks on the ps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.base.errors import RunError
+from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.data.queue import Item
+
+_CAPACITY = 1_000_000  # of the queue itself, which never gets that full: those that open it must agree on it
+_PATIENCE = 15.0  # seconds after which a step counts as lost
+_RECEIVER = -1  # the receiver's row in the table
+
+
+class RemoteQueue:
+    """One process's end of the queue.
+
+    Args:
+      target, config: of this worker's server.
+      worker: the sender.
+      size: items that may be in the queue.
+      membership: (generation, joins) of this process in the ledger: what it puts in is of this stream.
+      deadline: seconds that anything may take before `RunError` is raised.
+      should_stop: whether this process is to end; then there is no waiting for what does not answer.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        config: tf.compat.v1.ConfigProto,
+        spec: ClusterSpec,
+        *,
+        worker: int,
+        size: int,
+        membership: Callable[[], tuple[int, int]],
+        deadline: float,
+        should_stop: Callable[[], bool] = lambda: False,
+    ):
+        self._worker, self._membership, self._deadline = worker, membership, deadline
+        self._bound, self._is_full = size, False
+        with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
+            self._order = tf.compat.v1.placeholder(tf.int64, [3])  # generation, joins, number
+            self._data = tf.compat.v1.placeholder(tf.uint8, [None])
+            queue = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.uint8], shared_name="experience")
+            lock = tf.CriticalSection(name="experience_lock", shared_name="experience_lock")
+            last = _Table()
+            self._put = lock.execute(lambda: self._build_put(queue, last, size))
+            self._take = lock.execute(lambda: self._build_take(queue, last))
+            self._size = queue.size()
+        graph.finalize()
+        self._session = PatientSession(target, graph, config, spec.ps[:1], min(_PATIENCE, deadline), should_stop)
+
+    def _build_put(self, queue: tf.queue.FIFOQueue, last: "_Table", size: int) -> tf.Tensor:
+        """Whether there is nothing to wait for: it was put in, or is not new."""
+        is_new = last.is_before(self._worker, self._order)
+        has_room = queue.size() < size
+
+        def enqueue() -> tf.Tensor:
+            header = tf.concat([[tf.constant(self._worker, tf.int64)], self._order], 0)
+            with tf.control_dependencies([queue.enqueue([header, self._data]), last.set(self._worker, self._order)]):
+                return tf.constant(True)
+
+        return tf.cond(is_new & has_room, enqueue, lambda: tf.logical_not(is_new))
+
+    def _build_take(self, queue: tf.queue.FIFOQueue, last: "_Table") -> tuple[tf.Tensor, tf.Tensor]:
+        """Header [4] and data of an item; a header of -1 where there is none."""
+        is_receiver = tf.logical_not(last.is_after(_RECEIVER, self._order))
+        nothing = (tf.fill([4], tf.constant(-1, tf.int64)), tf.zeros([0], tf.uint8))
+
+        def dequeue() -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.control_dependencies([last.set(_RECEIVER, self._order)]):
+                header, data = queue.dequeue()
+            return tf.ensure_shape(header, [4]), tf.ensure_shape(data, [None])
+
+        return tf.cond(is_receiver & (queue.size() > 0), dequeue, lambda: nothing)
+
+    def put(self, number: int, data: np.ndarray) -> bool:
+        if self._is_full and self.size() >= self._bound:  # what is put in is sent to the ps even if there is no room
+            return False
+        order = [*self._membership(), number]
+        self._is_full = not self._run(self._put, {self._order: order, self._data: data})
+        return not self._is_full
+
+    def take(self) -> Item | None:
+        membership = self._membership()
+        while True:
+            header, data = self._run(self._take, {self._order: [*membership, 0]})
+            sender, generation, joins, number = map(int, header)
+            if sender < 0:
+                return None
+            if generation == membership[0]:  # else its steps are not in the counts of the run
+                return Item(sender, (generation, joins), number, data)
+
+    def size(self) -> int:
+        """Items in the queue."""
+        return int(self._run(self._size))
+
+    def close(self) -> None:
+        """Ends the thread; the queue stays."""
+        self._session.close()
+
+    def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
+        try:
+            return run_again(lambda: self._session.run(fetches, feed), self._deadline)
+        except LostStep as error:
+            servers = ", ".join(self._session.addresses)
+            raise RunError(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
+
+
+class _Table:
+    """int64 keys -> [3] int64, on the ps; what was never set is -1."""
+
+    def __init__(self) -> None:
+        self._handle = tf.raw_ops.MutableHashTableOfTensorsV2(
+            key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[3], shared_name="experience_senders"
+        )
+
+    def _get(self, key: int) -> tf.Tensor:
+        unknown = tf.fill([3], tf.constant(-1, tf.int64))
+        found = tf.raw_ops.LookupTableFindV2(
+            table_handle=self._handle, keys=tf.constant([key], tf.int64), default_value=unknown
+        )
+        return tf.ensure_shape(found[0], [3])
+
+    def set(self, key: int, order: tf.Tensor) -> tf.Operation:
+        return tf.raw_ops.LookupTableInsertV2(
+            table_handle=self._handle, keys=tf.constant([key], tf.int64), values=order[None]
+        )
+
+    def is_before(self, key: int, order: tf.Tensor) -> tf.Tensor:
+        """Whether what is set comes before `order`, by the first component that differs."""
+        return _is_less(self._get(key), order)
+
+    def is_after(self, key: int, order: tf.Tensor) -> tf.Tensor:
+        return _is_less(order, self._get(key))
+
+
+def _is_less(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    less, equal = tf.unstack(a < b), tf.unstack(tf.equal(a, b))
+    return less[0] | (equal[0] & (less[1] | (equal[1] & less[2])))

@@ -1,0 +1,202 @@
+"""Actors and a learner over one store in this process: every agent of the table, by turns."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from experience_queue_helpers import LocalQueue
+
+from async_dqn.agents import table
+from async_dqn.base.errors import RunError, RunFailed
+from async_dqn.envs import registry
+from async_dqn.nn.module import initial_parameters
+from async_dqn.run import build, separate
+from async_dqn.run.build import Part, part_of
+from async_dqn.run.loop import Tick, run_actor, run_learner
+from async_dqn.run.separate import SendingActor, SeparateLearner
+from async_dqn.settings.config import QueueSettings
+from async_dqn.store.base import Counters, Standing, Stop, WorkerStatus
+from async_dqn.store.local import LocalParameterStore
+
+SMALL = {
+    "env": "CartPole-v1",
+    "threads": 1,
+    "envs_per_worker": 2,
+    "batch_size": 16,
+    "warmup_steps": 40,
+    "replay_capacity": 1_000,
+    "target_period": 7,
+    "rollout_length": 8,
+    "t_max": 8,
+    "send_period": 8,
+    "queue_size": 2,
+    "local_steps": 0,
+}
+AGENTS = [name for name in table.TABLE if issubclass(table.find(name).Config, QueueSettings) and name != "fast_dqn"]
+
+
+class Store(LocalParameterStore):
+    """A store whose workers stand as a test says."""
+
+    states = ("active", "active", "active")
+
+    def check(self):
+        return Standing(super().check().counters, [WorkerStatus(state, 1, Counters()) for state in self.states])
+
+
+def make_config(agent_name, total_steps=1_003, **settings):
+    cls = table.find(agent_name).Config
+    crossing = cls.crossing.removeprefix("--").split("=")
+    names = {field.name for field in dataclasses.fields(cls)}
+    small = {name: value for name, value in SMALL.items() if name in names} | {"num_workers": 3}
+    overrides = small | {"total_steps": total_steps} | dict([crossing]) | settings
+    return table.make_config(agent_name, "cartpole", overrides)
+
+
+class Parts:
+    """A learner and two actors."""
+
+    def __init__(self, agent_name, **settings):
+        config = make_config(agent_name, **settings)
+        agents = [build.make_agent(config, worker) for worker in range(3)]
+        modules = build.store_modules(config, agents[0].modules)
+        self.store = Store(modules, config.total_steps, agents[0].target_period)
+        self.store.initialize(initial_parameters(agents[0].modules, config.seed))
+        self.queue = LocalQueue(config.queue_size)
+        self.clients = [build.make_client(agent, self.store) for agent in agents]
+        for client in self.clients:
+            client.start()
+        seeds = [build.make_seeds(config, worker, 0) for worker in range(3)]
+        self.learner = SeparateLearner(agents[0], self.clients[0], self.queue, seeds[0][0])
+        self.actors = [
+            SendingActor(agents[worker], self.clients[worker], self.queue.sender(worker), seeds[worker][0])
+            for worker in (1, 2)
+        ]
+        self.envs = [registry.make_vector_env(agents[0].spec, config.envs_per_worker, seed, 1) for _, seed in seeds[1:]]
+        for actor, env in zip(self.actors, self.envs, strict=True):
+            actor.reset(env.reset())
+
+    def actor_ticks(self, index):
+        return run_actor(self.actors[index], self.envs[index], self.clients[index + 1], claim=2)
+
+    def run(self):
+        """All by turns, to the end of the budget."""
+        ticks = [run_learner(self.learner, self.clients[0]), self.actor_ticks(0), self.actor_ticks(1)]
+        while ticks:
+            for one in list(ticks):
+                if next(one, None) is None:
+                    ticks.remove(one)
+                    if len(ticks) == 1:
+                        self.store.states = ("active", "done", "done")
+        for client in self.clients:
+            client.finish()
+        return self.store.pull().counters
+
+
+@pytest.mark.parametrize("agent_name", AGENTS)
+def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name):
+    parts = Parts(agent_name)
+    config = parts.learner.agent.config
+    counters = parts.run()
+    assert counters.env_steps == counters.claimed_steps == counters.received == 1_003
+    assert counters.updates == counters.minibatches > 20
+    assert counters.staleness_max == 0  # nobody else pushes
+    assert 0 < counters.age_sum / counters.received < 500
+    row = parts.learner.metrics()
+    assert np.isfinite(row["loss"]) and row.keys() == {"loss", *parts.learner.agent.metrics}
+    if config.crossing == "--replay=global":
+        warm = config.warmup_steps + 2 * config.n_step * config.num_actors * config.envs_per_worker
+        assert counters.minibatches >= (1_003 - warm) // config.train_period
+        if agent_name == "dqn":  # others have minibatches beside those of real steps
+            assert counters.minibatches <= 1_003 // config.train_period
+        parts.learner.experience.ring.check_valid()
+    assert not any(np.array_equal(value.numpy(), np.zeros_like(value)) for value in parts.clients[1].online.values())
+
+
+def test_actors_wait_while_the_queue_is_full_and_go_on_when_there_is_room():
+    parts = Parts("dqn")
+    ticks = parts.actor_ticks(0)
+    taken = sum(next(ticks).num_steps for _ in range(100))
+    assert taken == 3 * 8 * 2  # two blocks are in the queue, and one is ready
+    assert len(parts.queue.items) == 2
+    assert next(ticks) == Tick(0, [])
+    assert parts.learner.learn()
+    assert sum(next(ticks).num_steps for _ in range(50)) == 8 * 2
+    ticks.close()
+
+
+def test_a_stop_ends_the_wait():
+    parts = Parts("dqn")
+    ticks = parts.actor_ticks(0)
+    for _ in range(60):
+        next(ticks)
+    parts.store.add_counts(Counters(stopped=Stop.SOLVED))
+    for _ in range(200):
+        if next(ticks, None) is None:
+            break
+    else:
+        pytest.fail("it still waits")
+    parts.clients[1].finish()
+    counters = parts.store.pull().counters
+    assert counters.env_steps == counters.claimed_steps == 3 * 8 * 2
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(separate, "_LOOK_PERIOD", 0.001)
+
+
+def test_an_actor_ends_where_the_learner_is_lost_for_good(impatient):
+    parts = Parts("dqn", ps_deadline=1.0)
+    parts.store.states = ("lost", "active", "active")
+    with pytest.raises(RunError, match="^worker 0, which learns, was lost"):
+        for _ in parts.actor_ticks(0):
+            pass
+
+
+def test_the_learner_ends_the_run_where_nobody_acts_any_more(impatient):
+    parts = Parts("dqn", ps_deadline=1.0)
+    parts.store.states = ("active", "lost", "lost")
+    with pytest.raises(RunFailed, match="^no worker is left that acts"):
+        for _ in run_learner(parts.learner, parts.clients[0]):
+            pass
+
+
+def test_which_part_a_worker_runs_follows_from_the_settings():
+    apart, alone = make_config("dqn"), make_config("dqn", num_workers=1)
+    assert [part_of(apart, worker) for worker in range(3)] == [Part.LEARNER, Part.ACTOR, Part.ACTOR]
+    assert part_of(alone, 0) is Part.ACTOR_LEARNER
+    assert part_of(make_config("dqn", replay="local"), 1) is Part.ACTOR_LEARNER
+    assert (apart.num_actors, apart.num_learners, alone.num_actors, alone.num_learners) == (2, 1, 1, 1)
+
+
+def test_the_constant_epsilons_of_ape_x_are_spread_over_those_that_act():
+    config = make_config("dqn", exploration="ape_x")
+    epsilons = np.concatenate([build.make_agent(config, worker).epsilon(0) for worker in (1, 2)])
+    np.testing.assert_allclose(epsilons, 0.4 ** (1 + 7 * np.arange(4) / 3))
+
+
+def test_what_was_gathered_before_the_parameters_were_put_back_is_dropped():
+    parts = Parts("dqn")
+    ticks = parts.actor_ticks(0)
+    for _ in range(5):
+        next(ticks)
+    parts.actors[0].begin_stream()
+    for _ in range(8):
+        next(ticks)
+    assert len(parts.queue.items) == 1
+    ticks.close()
+
+
+def test_an_actor_that_an_outage_interrupted_sends_its_block_before_it_acts():
+    parts = Parts("dqn")
+    ticks = parts.actor_ticks(0)
+    for _ in range(60):
+        next(ticks)
+    ticks.close()  # with a whole block in hand
+    parts.clients[1].report()
+    ticks = parts.actor_ticks(0)
+    assert all(next(ticks) == Tick(0, []) for _ in range(5))
+    assert parts.learner.learn()
+    assert sum(next(ticks).num_steps for _ in range(9)) == 8 * 2
+    ticks.close()
