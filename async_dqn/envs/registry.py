@@ -17,6 +17,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
+from async_dqn.envs.checks import Checked
 from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
@@ -85,7 +86,7 @@ def make_vector_env(
         environments = make_emulators(spec, num_envs, num_threads=num_threads)
         steps_per_seed = ATARI_STEPS_PER_SEED
     else:
-        makers = [lambda: Adapted(_make(spec.id))] * num_envs
+        makers = [lambda: Adapted(Checked(_make(spec.id), spec.id))] * num_envs
         environments = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
     return VectorEnv(environments, spec, num_envs, seed, steps_per_seed)
 
