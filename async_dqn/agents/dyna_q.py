@@ -38,7 +38,7 @@ class DynaQConfig(DQNConfig):
     max_model_error: float = setting(
         0.1,
         "Planning waits until the model fails to explain at most this share of the variance of a state's change, on "
-        "transitions that it never trained on.",
+        "the newest transitions, before it trains on them.",
         minimum=0,
     )
     model_learning_rate: float = setting(1e-3, "Step size of the model.", minimum=0)
@@ -126,19 +126,18 @@ class DynaQ(DQN):
         selector = self._network.apply(params["q"], batch.s_t)["q_values"] if self.config.double else q_t
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
         q_loss = losses.weighted_mean(losses.huber(errors), batch.weight)
-        model_loss, model_error = self._model_loss(params, batch)
         size = losses.weighted_mean(tf.abs(errors), batch.weight)
         share = tf.reduce_mean(batch.is_simulated)
         statistics = {
-            "model_error": tf.where(share > 0, np.nan, model_error),
+            "model_error": tf.reduce_mean(batch.model_error),
             "simulated_share": share,
             "real_error": tf.where(share > 0, np.nan, size),
             "simulated_error": tf.where(share > 0, size, np.nan),
         }
-        return Loss(q_loss + model_loss, statistics)
+        return Loss(q_loss + self._model_loss(params, batch), statistics)
 
-    def _model_loss(self, params: Params, batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """What the model is trained on, and the share of the variance of held-out changes that it fails to explain."""
+    def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
+        """What the model is trained on: how real states change, their rewards, and whether the episode ended."""
         size = self.spec.observation_shape[0]
         found = self._model.apply(params["model"], batch.s_tm1)
         changes = tf.reshape(found["next_observation"], [-1, self.spec.num_actions, size])  # [B, A, D]
@@ -148,10 +147,9 @@ class DynaQ(DQN):
         real = 1 - batch.is_simulated  # [B]
         errors = losses.relative_errors(chosen["change"], change, real)  # [B]
         ended = tf.cast(batch.discount_t == 0, tf.float32)  # [B]
-        trained = real * (1 - batch.is_held_out)
         each = (
             errors
             + (chosen["reward"] - batch.r_t) ** 2
             + tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
         )  # [B]
-        return losses.weighted_mean(each, trained), losses.weighted_mean(errors, real * batch.is_held_out)
+        return losses.weighted_mean(each, real)

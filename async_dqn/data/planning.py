@@ -10,9 +10,7 @@ from async_dqn.data.replay import Replay
 from async_dqn.nn.aligned import aligned_empty
 
 SWEEPINGS = ("uniform", "prioritized", "novelty")
-_CHECK_PERIOD = 50  # minibatches between two looks at the model's error
-_CHECKED = 1_024  # transitions of which the held-out ones are looked at
-_HELD_OUT = 10  # the model never trains on one state in so many
+_MEMORY = 0.995  # what averages over transitions keep with each
 _CANDIDATES = 4  # states that are drawn for each that is planned from
 _HASH_BITS = 10  # of the random projection that tells whether a state is new
 
@@ -35,14 +33,41 @@ class DynaBatch(NamedTuple):
     s_t: np.ndarray  # [B, 1, D] float32
     is_simulated: np.ndarray  # [B] float32, 0 or 1, the same in all rows
     weight: np.ndarray  # [B] float32, 0 for simulated rows that come after the end of an episode
-    is_held_out: np.ndarray  # [B] float32, 1 for real transitions that the model is only tested on
+    model_error: np.ndarray  # [B] float32, of the model now, the same in all rows
 
 
-def held_out(observation: np.ndarray) -> np.ndarray:
-    """Whether the model is only tested on states [N, ...] float32: [N] bool, by their bits, the same for ever."""
-    bits = np.ascontiguousarray(observation, np.float32).reshape(len(observation), -1).view(np.uint32)
-    mixed = (bits.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).sum(axis=1, dtype=np.uint64)
-    return (mixed >> np.uint64(40)) % np.uint64(_HELD_OUT) == 0
+class ModelError:
+    """How wrong the model is about transitions that it has not trained on yet: the newest ones, when they come in.
+
+    Args:
+      size: numbers D in a state.
+    """
+
+    def __init__(self, size: int):
+        self.sums = np.zeros((3, size))  # of squared errors, changes and squared changes, older ones counting less
+        self.weight = np.zeros(())  # of all that is in the sums
+
+    def add(self, found: np.ndarray, change: np.ndarray) -> None:
+        """Takes in what the model said of some changes of a state, and what they were, [N, D] each."""
+        for error, one in zip(found - change, change, strict=True):
+            self.sums = _MEMORY * self.sums + np.stack([error**2, one, one**2])
+            self.weight = _MEMORY * self.weight + 1
+
+    @property
+    def share(self) -> float:
+        """The share of the variance of changes that the model fails to explain; 1 for a model that says the mean.
+
+        Each of the D numbers counts in units of its own variance, those that hardly vary less. NaN before there is
+        anything to say.
+        """
+        if not self.weight:
+            return float("nan")
+        squared, mean, square = self.sums / self.weight
+        variance = square - mean**2  # [D]
+        unit = np.maximum(variance, 0.05 * variance.mean())  # [D]
+        if not variance.max() > 0:  # it always changes in the same way
+            return float(squared.max() > 1e-8)
+        return float((squared / unit).sum() / (variance / unit).sum())
 
 
 class VisitCounts:
@@ -82,8 +107,7 @@ class DynaExperience(ReplayExperience):
       depth: steps of a simulated trajectory, which divides the batch size.
       sweeping: how states to plan from are chosen, one of `SWEEPINGS`: any of replay; those with a large Bellman error
         or that lead to one (Moore & Atkeson 1993); those that were seldom seen.
-      max_model_error: share of the variance of the change of a state that the model may fail to explain, on held-out
-        transitions.
+      max_model_error: share of the variance of the change of a state that the model may fail to explain.
       imagine: outputs of the networks, observations [N, 1, D] -> what the model says of them.
       evaluate: the networks' outputs on stacked observations.
     """
@@ -107,7 +131,6 @@ class DynaExperience(ReplayExperience):
         real = self.batch
         self._num_starts = batch_size // depth
         self._candidates = replay.make_batch(_CANDIDATES * self._num_starts)
-        self._checked = replay.make_batch(_CHECKED)
         self._discount, self._depth, self._sweeping = discount, depth, sweeping
         self._simulated_ratio, self._max_model_error = simulated_ratio, max_model_error
         self._imagine, self._evaluate = imagine, evaluate
@@ -116,17 +139,19 @@ class DynaExperience(ReplayExperience):
         self._real = real
         self._visits = VisitCounts(real.s_tm1[0].size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
-        self._until_check = 0
-        self.model_error = float("nan")  # when last looked at
+        self._error = ModelError(real.s_tm1[0].size)
 
     @property
     def plans(self) -> bool:
         """Whether the model is good enough."""
-        return self.model_error <= self._max_model_error
+        return self._error.share <= self._max_model_error
 
     def add_to(self, envs: np.ndarray | None, step: Step, num_steps: int) -> None:
         super().add_to(envs, step, num_steps)
         self._visits.add(step.observation)
+        found = self._imagine(step.outputs, step.stacked).next_observation
+        each = np.arange(len(step.action))
+        self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
 
     def due(self) -> int:
         return super().due() + int(self._planned)
@@ -140,29 +165,11 @@ class DynaExperience(ReplayExperience):
 
     def sample(self, rng: np.random.Generator, step: int) -> None:
         del step
-        if self._until_check == 0:
-            self.model_error = self._look(rng)
-            self._until_check = _CHECK_PERIOD
-        self._until_check -= 1
         self._replay.sample(len(self._real.a_tm1), rng, self._real)
         self.batch.is_simulated[:], self.batch.weight[:] = 0, 1
-        self.batch.is_held_out[:] = held_out(self._real.s_tm1)
+        self.batch.model_error[:] = self._error.share
         if self.plans:
             self._planned += self._simulated_ratio
-
-    def _look(self, rng: np.random.Generator) -> float:
-        """The share of the variance of held-out changes that the model does not explain."""
-        self._replay.sample(_CHECKED, rng, self._checked)
-        kept = held_out(self._checked.s_tm1)
-        if kept.sum() < 2:
-            return float("nan")
-        s_tm1, s_t = self._checked.s_tm1[kept], self._checked.s_t[kept]
-        imagined = self._imagine(self._evaluate(s_tm1), s_tm1)
-        found = imagined.next_observation[np.arange(len(s_tm1)), self._checked.a_tm1[kept]]  # [H, D]
-        change = s_t[:, 0] - s_tm1[:, 0]  # [H, D]
-        variance = change.var(axis=0)  # [D]
-        errors = ((found - s_t[:, 0]) ** 2).mean(axis=0)[variance > 0] / variance[variance > 0]
-        return float(errors.mean()) if len(errors) else 0.0
 
     def _plan(self, rng: np.random.Generator) -> None:
         """Fills the minibatch with simulated transitions."""
@@ -171,7 +178,7 @@ class DynaExperience(ReplayExperience):
         state = self._candidates.s_tm1[self._chosen(rng)]  # [P, 1, D]
         outputs, each, alive = self._evaluate(state), np.arange(count), np.ones(count, bool)
         action = rng.integers(outputs["q_values"].shape[1], size=count, dtype=np.int32)
-        batch.is_simulated[:], batch.is_held_out[:] = 1, 0
+        batch.is_simulated[:], batch.model_error[:] = 1, self._error.share
         for depth in range(self._depth):
             if depth:
                 outputs = self._evaluate(state)
@@ -215,16 +222,11 @@ class DynaExperience(ReplayExperience):
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays, values = super().state()
-        error = None if np.isnan(self.model_error) else self.model_error
-        return arrays | {"visits": self._visits.counts.copy()}, values | {
-            "model_error": error,
-            "until_check": self._until_check,
-            "planned": self._planned,
-        }
+        own = {"visits": self._visits.counts.copy(), "error_sums": self._error.sums, "error_weight": self._error.weight}
+        return arrays | own, values | {"planned": self._planned}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         super().restore(arrays, values)
         self._visits.counts[:] = arrays["visits"]
-        error = values["model_error"]
-        self.model_error = float("nan") if error is None else float(error)
-        self._until_check, self._planned = values["until_check"], values["planned"]
+        self._error.sums, self._error.weight = arrays["error_sums"], arrays["error_weight"]
+        self._planned = values["planned"]

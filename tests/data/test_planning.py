@@ -1,10 +1,10 @@
-"""Planning: what is held out, where it starts from, and the simulated rows against a model that is known exactly."""
+"""Planning: how wrong the model is, where it starts from, and its rows against a model that is known exactly."""
 
 import numpy as np
 import pytest
 
 from async_dqn.data.experience import Step
-from async_dqn.data.planning import DynaExperience, Imagined, VisitCounts, held_out
+from async_dqn.data.planning import DynaExperience, Imagined, ModelError, VisitCounts
 from async_dqn.data.replay import Replay
 
 DISCOUNT = 0.9
@@ -47,16 +47,19 @@ def make(num_steps=60, imagine=imagine, **settings):
         ended = np.array([following[0, 0] > 12])
         no = np.zeros(1, bool)
         reward = state[:, 0]
-        experience.add(Step(state, state[:, None], action, {}, reward, ended, no, following), 1)
+        experience.add(Step(state, state[:, None], action, evaluate(state[:, None]), reward, ended, no, following), 1)
         state = np.zeros((1, 1), np.float32) if ended else following.astype(np.float32)
     return experience
 
 
-def test_one_state_in_ten_is_held_out_and_always_the_same():
-    states = np.random.default_rng(0).normal(size=(20_000, 1, 3)).astype(np.float32)
-    kept = held_out(states)
-    assert 0.09 < kept.mean() < 0.11
-    np.testing.assert_array_equal(held_out(states[::-1])[::-1], kept)
+def test_the_error_of_the_model_is_the_share_of_the_variance_that_it_does_not_explain():
+    error, rng = ModelError(2), np.random.default_rng(0)
+    assert np.isnan(error.share)
+    change = rng.normal(size=(5_000, 2)) * [3, 0.1] + [5, 0]
+    error.add(np.broadcast_to([5, 0], change.shape), change)
+    assert error.share == pytest.approx(1, abs=0.15)
+    error.add(change + np.array([0.3, 0.01]), change)
+    assert error.share == pytest.approx(0.01, abs=0.003)  # (0.3 / 3) ** 2
 
 
 def draws(experience, count, seed=1):
@@ -77,17 +80,16 @@ def test_each_real_minibatch_is_followed_by_so_many_simulated_ones():
 def test_simulated_rows_are_what_the_model_says():
     experience = make()
     for batch in draws(experience, 20):
-        assert experience.model_error == 0 and experience.plans
+        assert experience.plans
+        np.testing.assert_array_equal(batch.model_error, 0)
         np.testing.assert_array_equal(batch.weight, 1)
         state, action = batch.s_tm1[:, 0, 0], batch.a_tm1
         np.testing.assert_array_equal(batch.s_t[:, 0, 0], state + 1 + action)
         np.testing.assert_array_equal(batch.r_t, state)
         if batch.is_simulated.all():
-            np.testing.assert_array_equal(batch.is_held_out, 0)
             expected = np.where(action == 0, DISCOUNT * (1 - 0.25), DISCOUNT)
         else:
             np.testing.assert_array_equal(batch.is_simulated, 0)
-            np.testing.assert_array_equal(batch.is_held_out, held_out(batch.s_tm1))
             expected = np.where(batch.s_t[:, 0, 0] > 12, 0, DISCOUNT)
         np.testing.assert_allclose(batch.discount_t, expected)
 
@@ -116,7 +118,7 @@ def test_nothing_is_planned_while_the_model_is_too_wrong():
 
     experience = make(imagine=wrong)
     assert not any(batch.is_simulated.any() for batch in draws(experience, 5))
-    assert experience.model_error > 1 and not experience.plans
+    assert experience.batch.model_error.min() > 1 and not experience.plans
 
 
 def test_nothing_is_planned_where_nothing_is_asked_for():
