@@ -32,7 +32,8 @@ SMALL = {
     "queue_size": 2,
     "local_steps": 0,
 }
-AGENTS = [name for name in table.TABLE if issubclass(table.find(name).Config, QueueSettings) and name != "fast_dqn"]
+ELSEWHERE = ("fast_dqn", "paac")  # one is a single process, the other's workers learn in step
+AGENTS = [name for name in table.TABLE if issubclass(table.find(name).Config, QueueSettings) and name not in ELSEWHERE]
 
 
 class Store(LocalParameterStore):
