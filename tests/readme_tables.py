@@ -74,7 +74,7 @@ def presets_table(agent: str) -> str:
     """One row for each setting that a preset changes or that the agent has of its own."""
     settings, presets = settings_of(agent)
     made = [settings(**values) for values in presets.values()]
-    named = {name for values in presets.values() for name in values} | set(vars(settings)["__annotations__"])
+    named = {name for values in presets.values() for name in values} | set(vars(settings).get("__annotations__", ()))
     forms = {float: "{:.3g}", int: "{:,}"}
     rows = [
         [f"`{name}`", *(forms.get(type(value), "{}").format(value) for value in (getattr(one, name) for one in made))]

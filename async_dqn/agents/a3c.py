@@ -19,13 +19,15 @@ from async_dqn.nn.returns import generalized_advantages, vtrace
 from async_dqn.settings.config import Config, DataParallelSettings
 from async_dqn.settings.fields import setting
 
+_T_MAX = 5  # the paper's
+
 
 @dataclasses.dataclass(frozen=True)
 class A3CConfig(DataParallelSettings):
     """Settings of A3C."""
 
     t_max: int = setting(
-        5, "Steps of every environment in a rollout, all of which give one update.", minimum=1, maximum=100_000
+        _T_MAX, "Steps of every environment in a rollout, all of which give one update.", minimum=1, maximum=100_000
     )
     trace: float = setting(
         1.0, "Lambda of generalised advantage estimation; 1: n-step returns, as in the paper.", minimum=0, maximum=1
@@ -47,27 +49,41 @@ class Batch(NamedTuple):
     return_: Any  # [B] float32
 
 
+_RMSPROP = {"optimizer": "rmsprop", "rmsprop_decay": 0.99}  # the paper's decay
+_FALLING = {"final_learning_rate": 0.0, "max_gradient_norm": 0.5}
 ATARI = {
+    **_RMSPROP,
+    **_FALLING,
     "network": "nips",
     "total_steps": 3_000_000,
     "envs_per_worker": 16,
-    "t_max": 20,
+    "learning_rate": 7e-4,
+    "optimizer_epsilon": 1e-6,
+    "t_max": 8,
     "trace": 0.95,
-    "learning_rate": 5e-4,
-    "final_learning_rate": 0.0,
-    "max_gradient_norm": 0.5,
+}
+PAPER = ATARI | {
+    "center_frames": False,
+    "total_steps": 80_000_000,
+    "envs_per_worker": 1,
+    # 0.1 in the paper, whose gradients are sums over the steps of a rollout. Here they are means.
+    "optimizer_epsilon": 0.1 / _T_MAX**2,
+    "max_gradient_norm": 40.0,
+    "t_max": _T_MAX,
+    "trace": 1.0,
 }
 CARTPOLE = {
+    **_RMSPROP,
+    **_FALLING,
     "network": "mlp",
     "total_steps": 200_000,
     "envs_per_worker": 8,
     "clip_rewards": False,
+    "learning_rate": 4e-3,
+    "optimizer_epsilon": 1e-5,
+    "log_period": 0.5,
     "t_max": 16,
     "trace": 0.95,
-    "learning_rate": 2e-3,
-    "final_learning_rate": 0.0,
-    "max_gradient_norm": 0.5,
-    "log_period": 0.5,
 }
 
 
@@ -80,6 +96,7 @@ class A3C(Agent):
     experience_flag = "t_max"
     network_outputs = {"logits": "of the policy", "value": "of the state"}
     presets = {
+        "paper": PAPER,
         "atari": ATARI,
         "pong": ATARI | {"stop_at_return": 18.0},
         "cartpole": CARTPOLE,

@@ -17,6 +17,7 @@ TABLE = {
     "rainbow": "async_dqn.agents.rainbow:Rainbow",
     "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
     "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
+    "paac": "async_dqn.agents.paac:PAAC",
     "pqn": "async_dqn.agents.pqn:PQN",
     "dyna_q": "async_dqn.agents.dyna_q:DynaQ",
     "ppo": "async_dqn.agents.ppo:PPO",

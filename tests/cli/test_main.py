@@ -17,7 +17,9 @@ import pytest
 from cluster_helpers import START, commands
 
 from async_dqn.agents import table
+from async_dqn.agents.a3c import A3C
 from async_dqn.agents.dqn import DQN
+from async_dqn.agents.paac import PAAC
 from async_dqn.agents.ppo import PPO
 from async_dqn.cli import from_flags, main
 from async_dqn.cli.arguments import parse
@@ -160,6 +162,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["baseline", CARTPOLE, "--network=nature"], ["CartPole-v1", "mlp"]),
         (["baseline", "--env=pong", "--network=mlp"], ["nips", "nature"]),
         (["local", CARTPOLE, "--agent=ppo", "--batch_size=10_000"], ["--rollout_length", "--envs_per_worker"]),
+        (["local", CARTPOLE, "--agent=paac", "--num_workers=2"], ["--num_workers=2", "must be 1", "baseline"]),
         (["baseline", "--env=pong", "--replay_capacity=10_000_000_000"], ["GB"]),
         (["local", CARTPOLE, "--resume"], ["--logdir"]),
         (["local", CARTPOLE, "--resume", "--logdir=none"], ["none", "config.json"]),
@@ -431,6 +434,10 @@ def test_whole_numbers_may_be_written_in_many_ways(text):
         (PPO, "CartPole-v1", "cartpole"),
         (PPO, "pong", "pong"),
         (PPO, "breakout", "atari"),
+        (A3C, "CartPole-v1", "cartpole"),
+        (A3C, "pong", "pong"),
+        (A3C, "breakout", "atari"),
+        (PAAC, "pong", "pong"),
     ],
 )
 def test_agent_and_environment_choose_the_preset(agent, env, preset):

@@ -38,7 +38,7 @@ def finish(command, run: RunDirectory) -> dict:
 
 @pytest.mark.parametrize(
     "agent",
-    ["dqn", "dqn --prioritized", "dqn --noisy", "c51", "rainbow", "fast_dqn", "ppo", "a3c", "nstep_q", "pqn"],
+    ["dqn", "dqn --prioritized", "dqn --noisy", "c51", "rainbow", "fast_dqn", "ppo", "a3c", "paac", "nstep_q", "pqn"],
 )
 def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
     flags = [f"--agent={agent.split()[0]}", *agent.split()[1:], f"--stop_at_return={GOAL}", "--threads=1"]

@@ -236,14 +236,14 @@ def test_every_setting_has_a_help_text_and_a_type_that_flags_know(agent):
 
 @EVERY_AGENT
 def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
-    config = make_config(agent, "cartpole", {"local_steps": 2, "num_workers": 3})
+    config = make_config(agent, "cartpole", {})
     assert config.shared_id() == config_from_dict(config.to_dict()).shared_id()
     not_shared = {field.name for field in dataclasses.fields(config) if not field.metadata["shared"]}
     assert not_shared >= {"threads", "gpus", "lease", "stop_at_return", "envs_per_worker", "log_period"}
     assert not_shared.isdisjoint({"learning_rate", "local_steps", "total_steps", "seed", "discount"})
     changed = {"threads": 7, "gpus": "none", "lease": 3.0, "stop_at_return": 9.0, "log_period": 9.0}
     assert dataclasses.replace(config, **changed).shared_id() == config.shared_id()
-    changes = [{"learning_rate": 0.5}, {"local_steps": 1}, {"total_steps": 7}, {"seed": 1}, {"discount": 0.5}]
+    changes = [{"learning_rate": 0.5}, {"max_staleness": 1}, {"total_steps": 7}, {"seed": 1}, {"discount": 0.5}]
     ids = {config.shared_id(), *(dataclasses.replace(config, **change).shared_id() for change in changes)}
     assert len(ids) == 1 + len(changes)
     assert all(0 < one < 2**62 for one in ids)

@@ -1,0 +1,47 @@
+"""PAAC (Clemente et al. 2017, arXiv 1705.04862): A3C's update, by all environments together on one version."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from async_dqn.agents import a3c
+from async_dqn.base.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class PAACConfig(a3c.A3CConfig):
+    """Settings of PAAC."""
+
+    def check(self) -> None:
+        super().check()
+        if self.num_workers > 1 and self.mode != "sync":
+            raise UserError(
+                f"--num_workers={self.num_workers}: the environments of --agent=paac are stepped in one process, so it "
+                "must be 1; use the command baseline with --envs_per_worker"
+            )
+
+
+_ONE = {"num_workers": 1}
+
+
+class PAAC(a3c.A3C):
+    """Learns from the rollouts of all environments at once, by the policy that played them."""
+
+    Config = PAACConfig
+    summary = "A3C's update over many environments in lock-step, never stale (Clemente et al. 2017)"
+    presets = {
+        # The step size grows with the number of environments. The paper's gradients are means, as they are here.
+        "paper": a3c.PAPER
+        | _ONE
+        | {
+            "total_steps": 115_000_000,
+            "envs_per_worker": 32,
+            "learning_rate": 0.0007 * 32,
+            "optimizer_epsilon": 0.1,
+        },
+        "atari": a3c.ATARI | _ONE | {"envs_per_worker": 32},
+        "pong": a3c.ATARI | _ONE | {"envs_per_worker": 32, "stop_at_return": 18.0},
+        "cartpole": a3c.CARTPOLE | _ONE | {"envs_per_worker": 16},
+    }
+
+    config: PAACConfig
