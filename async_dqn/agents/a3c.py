@@ -13,7 +13,8 @@ from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.rollout import Rollout, RolloutExperience
 from async_dqn.envs.vector_env import EnvironmentSpec
-from async_dqn.nn import losses, policies
+from async_dqn.nn import losses
+from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages, vtrace
 from async_dqn.settings.config import Config, DataParallelSettings
@@ -44,7 +45,7 @@ class Batch(NamedTuple):
     """A rollout: B steps, time before environment."""
 
     observation: Any  # [B, S, ...]
-    action: Any  # [B] int32
+    action: Any  # [B] int32, or [B, D] float32
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
 
@@ -87,6 +88,15 @@ CARTPOLE = {
 }
 
 
+PENDULUM = CARTPOLE | {
+    "total_steps": 1_000_000,
+    "reward_scale": 0.1,
+    "discount": 0.95,
+    "learning_rate": 1e-3,
+    "entropy_cost": 0.0,
+}
+
+
 class A3C(Agent):
     """Samples from its policy, and learns from each rollout once."""
 
@@ -94,28 +104,30 @@ class A3C(Agent):
     summary = "policy gradients over short rollouts, with a value network (Mnih et al. 2016)"
     metrics = ("entropy", "explained_variance", "policy_loss", "value_loss")
     experience_flag = "t_max"
-    network_outputs = {"logits": "of the policy", "value": "of the state"}
+    continuous_actions = True
     presets = {
         "paper": PAPER,
         "atari": ATARI,
         "pong": ATARI | {"stop_at_return": 18.0},
         "cartpole": CARTPOLE,
+        "pendulum": PENDULUM,
     }
 
     config: A3CConfig
 
     def __init__(self, config: A3CConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker)
-        # A small first policy is nearly uniform, so that no action is ruled out before it was tried.
-        heads = {"logits": Head(spec.num_actions, 0.01), "value": Head(1)}
-        modules = {"policy_value": heads}
-        if not config.share_torso:
-            modules = {"policy": {"logits": heads["logits"]}, "value": {"value": heads["value"]}}
-        self._networks = {name: make_network(config, spec, own) for name, own in modules.items()}
+        self._policy = make_distribution(spec)
+        self.network_outputs = {**self._policy.meanings, "value": "of the state"}
+        policy, value = self._policy.heads, {"value": Head(1)}
+        heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
+        self._networks = {name: make_network(config, spec, own) for name, own in heads.items()}
         self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
 
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
+        if spec.is_continuous:
+            return "pendulum"
         if not spec.is_atari:
             return "cartpole"
         return "pong" if spec.id == "ALE/Pong-v5" else "atari"
@@ -132,10 +144,10 @@ class A3C(Agent):
         return outputs
 
     def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        return policies.sample_softmax(outputs["logits"], rng)
+        return self._policy.sample(outputs, rng)
 
     def greedy(self, outputs: Outputs) -> np.ndarray:
-        return policies.greedy(outputs["logits"])
+        return self._policy.mode(outputs)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec
@@ -148,6 +160,8 @@ class A3C(Agent):
             batch_size=config.t_max * num_envs,
             prepare=lambda rollout: self._prepare(rollout, evaluate),
             evaluate=evaluate,
+            action_shape=spec.action_shape,
+            action_dtype=spec.action_dtype,
         )
 
     def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch:
@@ -157,7 +171,8 @@ class A3C(Agent):
         if self.config.vtrace:
             present = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
             outputs = {name: one.reshape(*value.shape, *one.shape[1:]) for name, one in present.items()}
-            log_ratio = _log_prob(outputs, rollout.action) - _log_prob(rollout.outputs, rollout.action)  # [T, N]
+            log_prob = self._policy.log_prob_of
+            log_ratio = log_prob(outputs, rollout.action) - log_prob(rollout.outputs, rollout.action)  # [T, N]
             value = outputs["value"][..., 0]
             goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
             next_value = next_value.copy()  # after a truncation and at the end they are of the present parameters
@@ -165,21 +180,17 @@ class A3C(Agent):
             advantage, return_ = vtrace(log_ratio, rollout.reward, value, next_value, *ends, discount, trace)
         else:
             advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
-        return Batch(
-            rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]),
-            rollout.action.reshape(-1),
-            advantage.reshape(-1),
-            return_.reshape(-1),
-        )
+        columns = Batch(rollout.stacked, rollout.action, advantage, return_)  # each [T, N, ...]
+        return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
     def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
         config = self.config
         outputs = self.apply(params, batch.observation)
         value = outputs["value"][:, 0]  # [B]
-        log_prob = losses.log_probability(outputs["logits"], batch.action)  # [B]
+        log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
         policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, batch.advantage))
         value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
-        entropy = tf.reduce_mean(losses.entropy(outputs["logits"]))
+        entropy = tf.reduce_mean(self._policy.entropy(outputs))
         statistics = {
             "entropy": entropy,
             "explained_variance": losses.explained_variance(value, batch.return_),
@@ -187,8 +198,3 @@ class A3C(Agent):
             "value_loss": value_loss,
         }
         return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)
-
-
-def _log_prob(outputs: Outputs, action: np.ndarray) -> np.ndarray:
-    """Log-probabilities [T, N] of actions [T, N]."""
-    return np.take_along_axis(policies.log_softmax(outputs["logits"]), action[..., None], axis=-1)[..., 0]

@@ -42,6 +42,7 @@ class PAAC(a3c.A3C):
         "atari": a3c.ATARI | _ONE | {"envs_per_worker": 32},
         "pong": a3c.ATARI | _ONE | {"envs_per_worker": 32, "stop_at_return": 18.0},
         "cartpole": a3c.CARTPOLE | _ONE | {"envs_per_worker": 16},
+        "pendulum": a3c.PENDULUM | _ONE | {"envs_per_worker": 16},
     }
 
     config: PAACConfig

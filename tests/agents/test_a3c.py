@@ -116,6 +116,19 @@ def test_with_a_trace_of_0_the_advantages_are_one_step_errors():
     )
 
 
+def test_continuous_actions_come_from_a_gaussian():
+    agent = build.make_agent(make_config("a3c", "pendulum", {"env": "Pendulum-v1"}))
+    rng = np.random.default_rng(0)
+    params = {module.name: module.init(rng) for module in agent.modules}
+    said = agent.apply(params, rng.normal(size=(3, 1, 3)).astype(np.float32))
+    assert said.keys() == agent.network_outputs.keys() == {"mean", "log_std", "value"}
+    action = agent.act({name: one.numpy() for name, one in said.items()}, rng, 0)
+    assert (action.shape, action.dtype) == ((3, 1), np.float32)
+    batch = Batch(rng.normal(size=(3, 1, 3)).astype(np.float32), action, *map(tf.constant, np.ones((2, 3), np.float32)))
+    statistics = agent.loss(params, {}, batch, tf.constant([0, 0])).statistics
+    assert float(statistics["entropy"]) == pytest.approx(0.5 * math.log(2 * math.pi * math.e), rel=1e-6)
+
+
 def test_one_network_or_two():
     (shared,), (policy, value) = (make_agent(share_torso=shared).modules for shared in (True, False))
     assert (shared.name, policy.name, value.name) == ("policy_value", "policy", "value")
