@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
 from async_dqn.data.experience import Evaluate, Experience, Outputs
-from async_dqn.data.rollout import Rollout, RolloutExperience
+from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
@@ -134,8 +133,8 @@ class A3C(Agent):
 
     @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
-        frames = spec.stack * math.prod(spec.observation_shape) * spec.observation_dtype.itemsize
-        return 2 * config.t_max * config.envs_per_worker * frames  # the rollout, and the minibatch that it becomes
+        # The rollout, and the minibatch that it becomes.
+        return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)
 
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs: dict[str, tf.Tensor] = {}

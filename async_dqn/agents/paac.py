@@ -16,12 +16,12 @@ class PAACConfig(a3c.A3CConfig):
         super().check()
         if self.num_workers > 1 and self.mode != "sync":
             raise UserError(
-                f"--num_workers={self.num_workers}: the environments of --agent=paac are stepped in one process, so it "
-                "must be 1; use the command baseline with --envs_per_worker"
+                f"--update_mode={self.mode}: the {self.num_workers} workers of --agent=paac make each update together; "
+                "must be sync, or use --agent=a3c"
             )
 
 
-_ONE = {"num_workers": 1}
+_SYNC = {"update_mode": "sync"}
 
 
 class PAAC(a3c.A3C):
@@ -32,17 +32,15 @@ class PAAC(a3c.A3C):
     presets = {
         # The step size grows with the number of environments. The paper's gradients are means, as they are here.
         "paper": a3c.PAPER
-        | _ONE
+        | _SYNC
         | {
             "total_steps": 115_000_000,
             "envs_per_worker": 32,
             "learning_rate": 0.0007 * 32,
             "optimizer_epsilon": 0.1,
         },
-        "atari": a3c.ATARI | _ONE | {"envs_per_worker": 32},
-        "pong": a3c.ATARI | _ONE | {"envs_per_worker": 32, "stop_at_return": 18.0},
-        "cartpole": a3c.CARTPOLE | _ONE | {"envs_per_worker": 16},
-        "pendulum": a3c.PENDULUM | _ONE | {"envs_per_worker": 16},
+        "atari": a3c.ATARI | _SYNC | {"envs_per_worker": 32},
+        "pong": a3c.ATARI | _SYNC | {"envs_per_worker": 32, "stop_at_return": 18.0},
+        "cartpole": a3c.CARTPOLE | _SYNC | {"envs_per_worker": 16},
+        "pendulum": a3c.PENDULUM | _SYNC | {"envs_per_worker": 16},
     }
-
-    config: PAACConfig

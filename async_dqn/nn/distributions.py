@@ -18,7 +18,7 @@ from async_dqn.nn import losses, policies
 from async_dqn.nn.networks import Head
 
 Outputs = Mapping[str, np.ndarray]
-Tensors = Mapping[str, tf.Tensor]
+Tensors = Mapping[str, "tf.Tensor"]  # as text: what needs no TensorFlow imports this too
 
 
 class Distribution(Protocol):

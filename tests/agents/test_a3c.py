@@ -124,7 +124,8 @@ def test_continuous_actions_come_from_a_gaussian():
     assert said.keys() == agent.network_outputs.keys() == {"mean", "log_std", "value"}
     action = agent.act({name: one.numpy() for name, one in said.items()}, rng, 0)
     assert (action.shape, action.dtype) == ((3, 1), np.float32)
-    batch = Batch(rng.normal(size=(3, 1, 3)).astype(np.float32), action, *map(tf.constant, np.ones((2, 3), np.float32)))
+    observation = rng.normal(size=(3, 1, 3)).astype(np.float32)
+    batch = Batch(*map(tf.constant, (observation, action, *np.ones((2, 3), np.float32))))
     statistics = agent.loss(params, {}, batch, tf.constant([0, 0])).statistics
     assert float(statistics["entropy"]) == pytest.approx(0.5 * math.log(2 * math.pi * math.e), rel=1e-6)
 

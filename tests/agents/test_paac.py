@@ -2,14 +2,15 @@
 
 import pytest
 
-from async_dqn.agents import a3c, paac
+from async_dqn.agents import paac
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
+from async_dqn.settings.config import ALONE
 
 
 def test_it_is_a3c_but_for_its_settings():
-    own = vars(paac.PAAC).keys() & vars(a3c.A3C).keys()
-    assert {name for name in own if not name.startswith("_")} == {"Config", "presets", "summary"}
+    own = {name for name in vars(paac.PAAC) if not name.startswith("_")}
+    assert own == {"Config", "presets", "summary"}
 
 
 def test_the_step_size_of_the_paper_grows_with_the_environments():
@@ -19,7 +20,16 @@ def test_the_step_size_of_the_paper_grows_with_the_environments():
     assert (config.optimizer, config.rmsprop_decay, config.optimizer_epsilon) == ("rmsprop", 0.99, 0.1)
 
 
-@pytest.mark.parametrize("num_workers", [2, 9])
-def test_several_workers_that_push_when_they_please_are_refused(num_workers):
-    with pytest.raises(UserError, match=rf"^--num_workers={num_workers}: .*--agent=paac.* baseline"):
-        make_config("paac", "cartpole", {"num_workers": num_workers})
+@pytest.mark.parametrize("preset", paac.PAAC.presets)
+def test_its_workers_are_synchronous(preset):
+    assert make_config("paac", preset, {"num_workers": 3}).mode == "sync"
+    make_config("paac", preset, ALONE)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"update_mode": "async"}, {"update_mode": "accumulate", "accumulate": 2}, {"update_mode": "auto"}]
+)
+def test_workers_that_push_when_they_please_are_refused(settings):
+    with pytest.raises(UserError, match=r"^--update_mode=\w+: .*2 workers of --agent=paac.* sync"):
+        make_config("paac", "cartpole", settings)
+    make_config("paac", "cartpole", settings | {"num_workers": 1})

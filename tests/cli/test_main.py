@@ -162,7 +162,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["baseline", CARTPOLE, "--network=nature"], ["CartPole-v1", "mlp"]),
         (["baseline", "--env=pong", "--network=mlp"], ["nips", "nature"]),
         (["local", CARTPOLE, "--agent=ppo", "--batch_size=10_000"], ["--rollout_length", "--envs_per_worker"]),
-        (["local", CARTPOLE, "--agent=paac", "--num_workers=2"], ["--num_workers=2", "must be 1", "baseline"]),
+        (["local", CARTPOLE, "--agent=paac", "--update_mode=async"], ["--update_mode=async", "--agent=paac", "sync"]),
         (["baseline", "--env=pong", "--replay_capacity=10_000_000_000"], ["GB"]),
         (["local", CARTPOLE, "--resume"], ["--logdir"]),
         (["local", CARTPOLE, "--resume", "--logdir=none"], ["none", "config.json"]),

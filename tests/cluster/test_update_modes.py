@@ -19,6 +19,7 @@ RUN = 150.0  # seconds for a whole small run on a busy machine
 COMMON = ["--env=CartPole-v1", "--ps_deadline=30"]
 DQN = [*COMMON, "--warmup_steps=200"]
 PPO = [*COMMON, "--agent=ppo", "--preset=cartpole"]
+PAAC = [*COMMON, "--agent=paac", "--t_max=5"]
 
 
 def _summary(run):
@@ -41,14 +42,15 @@ def _gradients(summary):
 
 @pytest.mark.parametrize(
     ("num_ps", "num_workers", "flags"),
-    [(2, 3, DQN), (1, 2, PPO), (1, 3, [*DQN, "--backup_workers=1"])],
-    ids=["dqn", "ppo", "backup"],
+    [(2, 3, DQN), (1, 2, PPO), (2, 2, PAAC), (1, 3, [*DQN, "--backup_workers=1"])],
+    ids=["dqn", "ppo", "paac", "backup"],
 )
 def test_a_synchronous_run_meets_its_budget_and_is_never_stale(tmp_path, num_ps, num_workers, flags):
     run = RunDirectory(tmp_path / "run")
     sizes = [f"--num_ps={num_ps}", f"--num_workers={num_workers}", f"--total_steps={TOTAL}"]
     with commands(tmp_path) as start:
-        local = _local(start, run, *flags, *sizes, "--update_mode=sync")
+        mode = [] if "--agent=paac" in flags else ["--update_mode=sync"]
+        local = _local(start, run, *flags, *sizes, *mode)
         assert local.wait(RUN) == 0, local.out + local.err
     summary = _summary(run)
     assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")

@@ -42,6 +42,7 @@ EVERY_PAIR = pytest.mark.parametrize("agent_name, way", pairs())
 SMALL = {
     "env": "CartPole-v1",
     "num_workers": 1,
+    "update_mode": "auto",
     "threads": 1,
     "envs_per_worker": 2,
     "batch_size": 16,

@@ -14,7 +14,7 @@ from async_dqn.agents.dqn import DQNConfig
 from async_dqn.agents.table import config_from_dict, find, make_config
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import ALONE, Config
 from async_dqn.settings.fields import type_of
 
 EVERY_AGENT = pytest.mark.parametrize("agent", table.TABLE)
@@ -195,7 +195,7 @@ def test_the_smallest_replay_that_is_taken():
     ),
 )
 def test_json_round_trip(agent, values):
-    config = make_config(agent, "cartpole", values)
+    config = make_config(agent, "cartpole", ALONE | values)
     back = config_from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False)))
     assert back == config
     assert type(back) is find(agent).Config
@@ -243,7 +243,7 @@ def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
     assert not_shared.isdisjoint({"learning_rate", "local_steps", "total_steps", "seed", "discount"})
     changed = {"threads": 7, "gpus": "none", "lease": 3.0, "stop_at_return": 9.0, "log_period": 9.0}
     assert dataclasses.replace(config, **changed).shared_id() == config.shared_id()
-    changes = [{"learning_rate": 0.5}, {"max_staleness": 1}, {"total_steps": 7}, {"seed": 1}, {"discount": 0.5}]
+    changes = [{"learning_rate": 0.5}, {"max_nonfinite": 1}, {"total_steps": 7}, {"seed": 1}, {"discount": 0.5}]
     ids = {config.shared_id(), *(dataclasses.replace(config, **change).shared_id() for change in changes)}
     assert len(ids) == 1 + len(changes)
     assert all(0 < one < 2**62 for one in ids)
