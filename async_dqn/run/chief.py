@@ -318,7 +318,10 @@ class Chief:
     def finish(self, exit_reason: str) -> str:
         """Writes the last row, the last checkpoint and the summary. Gives what could not be saved, and why; or ""."""
         self._next_best = -math.inf
-        self.log()
+        counters = self.log()
+        missing = counters.env_steps - counters.received
+        if self._config.separates and missing > 0:
+            self._progress.say(f"the experience of {missing:,} agent steps has not reached the learner")
         self.save(exit_reason)
         if self._writing:
             try:

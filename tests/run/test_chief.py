@@ -19,10 +19,10 @@ from async_dqn.run.progress import Progress
 from async_dqn.store.base import Counters, EpisodeReport
 
 
-def make_chief(run, store, said, **how_it_begins):
+def make_chief(run, store, said, settings=None, **how_it_begins):
     """The chief of a run on CartPole, whose agent has one metric of its own."""
     agent = SimpleNamespace(
-        config=make_config("dqn", "cartpole", {"env": "CartPole-v1"}),
+        config=make_config("dqn", "cartpole", {"env": "CartPole-v1"} | (settings or {})),
         spec=SimpleNamespace(frame_skip=4),
         metrics=("entropy",),
     )
@@ -216,3 +216,16 @@ def test_nothing_is_said_of_an_end_that_was_saved(parts):
     _, store, chief, _ = parts
     store.add_counts(Counters(env_steps=9))
     assert chief.finish("finished") == ""
+
+
+@pytest.mark.parametrize(("received", "line"), [(1_100, "the experience of 100 agent steps"), (1_200, "")])
+def test_what_did_not_reach_the_one_learner_is_told(tmp_path, received, line):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    store, said = make_store([1, 2]), io.StringIO()
+    chief = make_chief(run, store, said, {"replay": "global", "num_workers": 3}, restored=None)
+    store.add_counts(Counters(env_steps=1_200, received=received, age_sum=received * 7))
+    chief.finish("finished")
+    assert ("the experience of" in said.getvalue()) == bool(line) and line in said.getvalue()
+    summary = json.loads(run.summary.read_text())
+    assert (summary["steps_received"], summary["data_age_mean"]) == (received, 7)
