@@ -75,7 +75,6 @@ PAPER = ATARI | {
 CARTPOLE = {
     **_RMSPROP,
     **_FALLING,
-    "network": "mlp",
     "total_steps": 200_000,
     "envs_per_worker": 8,
     "clip_rewards": False,

@@ -14,10 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.base.errors import UserError
 from async_dqn.base.schedules import Schedule, constant, linear
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import networks, optimizers
+from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.nn.layout import Layout
 from async_dqn.nn.module import Module
 from async_dqn.settings.config import Config, ReplaySettings
@@ -157,7 +159,11 @@ def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, netw
     """The network of the settings for an environment; options are those of `networks.make_network`."""
     name = config.network
     if name == "auto":
-        name = "nips" if len(spec.observation_shape) == 2 else "mlp"
+        name = "mlp"
+        if spec.picture_shape:
+            name = "small" if min(spec.picture_shape[:2]) < MIN_SIDE["nature"] else "nips"
+    if spec.packing and spec.packing.mask and not any(head in networks.MASKED for head in heads):
+        raise UserError(f"--action_mask: --agent={config.agent} cannot obey it; leave the flag out")
     return networks.make_network(
         name,
         spec.observation_shape,
@@ -166,6 +172,8 @@ def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, netw
         center_frames=config.center_frames,
         layer_norm=config.layer_norm,
         compute_dtype=config.compute_dtype,
+        bounds=spec.bounds,
+        packing=spec.packing,
         **options,
     )
 

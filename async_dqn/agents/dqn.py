@@ -56,7 +56,6 @@ _ATARI_FAST = {
     "local_steps": 4,
 }
 _CARTPOLE = {
-    "network": "mlp",
     "total_steps": 30_000,
     "envs_per_worker": 4,
     "clip_rewards": False,
@@ -108,6 +107,7 @@ class DQN(EpsilonGreedyAgent):
             "learning_rate_steps": 500_000,
         },
         "cartpole": _CARTPOLE,
+        "pictures": _CARTPOLE | {"total_steps": 200_000, "epsilon_steps": 20_000, "learning_rate": 5e-4},
     }
 
     config: DQNConfig
@@ -122,7 +122,7 @@ class DQN(EpsilonGreedyAgent):
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
         if not spec.is_atari:
-            return "cartpole"
+            return "pictures" if spec.picture_shape else "cartpole"
         return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
 
     @classmethod

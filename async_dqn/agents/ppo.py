@@ -61,8 +61,8 @@ class PPO(Agent):
     presets = {
         "atari": _ATARI,
         "pong": _ATARI | {"stop_at_return": 18.0},
+        "pictures": _ATARI | {"network": "auto", "total_steps": 500_000, "envs_per_worker": 8, "clip_rewards": False},
         "cartpole": {
-            "network": "mlp",
             "total_steps": 100_000,
             "envs_per_worker": 8,
             "clip_rewards": False,
@@ -76,7 +76,6 @@ class PPO(Agent):
             "log_period": 0.5,
         },
         "pendulum": {
-            "network": "mlp",
             "total_steps": 300_000,
             "envs_per_worker": 8,
             "clip_rewards": False,
@@ -107,7 +106,7 @@ class PPO(Agent):
         if spec.is_continuous:
             return "pendulum"
         if not spec.is_atari:
-            return "cartpole"
+            return "pictures" if spec.picture_shape else "cartpole"
         return "pong" if spec.id == "ALE/Pong-v5" else "atari"
 
     @classmethod

@@ -5,6 +5,7 @@ What is wrong with them is a UserError, which names the flag.
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
@@ -22,11 +23,13 @@ def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
     return {name: values[name].value for name in names if values[name].value is not None}
 
 
-def auto_preset(agent: str, env: str) -> str:
+def auto_preset(agent: str, settings: Mapping[str, Any]) -> str:
     """The name of the preset for an environment that was given without one."""
     from async_dqn.envs import registry
+    from async_dqn.envs.options import Options
 
-    return find(agent).default_preset(registry.resolve(env, "classic" if env else "none"))
+    env = settings.get("env", Config.env)
+    return find(agent).default_preset(registry.resolve(env, "classic" if env else "none", Options.of(settings)))
 
 
 def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str, Any] | None = None) -> Config:
@@ -50,7 +53,7 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
             return type(saved).combine(dataclasses.asdict(saved), explicit)
     preset = values.preset
     if preset == "auto":
-        preset = auto_preset(values.agent, explicit.get("env", Config.env))
+        preset = auto_preset(values.agent, explicit)
     return make_config(values.agent, preset, explicit)
 
 

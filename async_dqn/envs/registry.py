@@ -3,9 +3,10 @@
 import difflib
 import importlib
 import importlib.metadata
+import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.checks import Checked
-from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions
+from async_dqn.envs.options import Options
+from async_dqn.envs.spaces import Adapted, Unsupported
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 # How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
@@ -29,6 +31,7 @@ _ATARI_PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 _ATARI_FRAME_SKIP = 4
+_PLAIN = Options()
 _ATARI_ENTRY = "ale_py.env:AtariEnv"  # of an emulator among gymnasium's environments
 
 # An emulator is seeded by loading its ROM anew, which takes a tenth of a second, most of it for a table of blended
@@ -36,12 +39,13 @@ _ATARI_ENTRY = "ale_py.env:AtariEnv"  # of an emulator among gymnasium's environ
 ATARI_STEPS_PER_SEED = 5_000
 
 
-def resolve(id: str, protocol: str) -> EnvironmentSpec:
+def resolve(id: str, protocol: str, options: Options = _PLAIN) -> EnvironmentSpec:
     """Looks up an environment without starting a run.
 
     Args:
       id: an Atari game (`pong`, `MsPacman`, `ALE/Pong-v5`) or a gymnasium id (`CartPole-v1`, `module:My-v0`).
       protocol: "classic" or "machado"; other environments than Atari ignore it.
+      options: how it is made; Atari's protocols leave no choice.
 
     Raises:
       UserError: the environment or the protocol is unknown, needs a package or a ROM that is missing, or has
@@ -53,11 +57,13 @@ def resolve(id: str, protocol: str) -> EnvironmentSpec:
     match = re.fullmatch(r"(?:ALE/)?(\w+?)((?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?)", id)
     game = _atari_games().get(match[1].replace("_", "").lower()) if match else None
     if not match or not game or _is_of_gymnasium(id):
-        return _resolve_gymnasium(id)
+        return _resolve_gymnasium(id, options)
     if match[2] not in ("", "-v5"):
         raise UserError(f"--env={id}: is an old Atari id: use {game} and the protocol classic or machado")
     if protocol not in _ATARI_PROTOCOLS:
         raise _unknown_protocol(protocol)
+    if options.texts():
+        raise UserError(f"{options.texts()[0]}: is not for Atari games, which --protocol decides on")
     return _resolve_atari(game, protocol)
 
 
@@ -86,7 +92,7 @@ def make_vector_env(
         environments = make_emulators(spec, num_envs, num_threads=num_threads)
         steps_per_seed = ATARI_STEPS_PER_SEED
     else:
-        makers = [lambda: Adapted(Checked(_make(spec.id), spec.id))] * num_envs
+        makers = [lambda: make_adapted(spec)] * num_envs
         environments = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
     return VectorEnv(environments, spec, num_envs, seed, steps_per_seed)
 
@@ -105,17 +111,19 @@ def make_emulators(spec: EnvironmentSpec, num_envs: int, **options: Any) -> Atar
     )
 
 
-def action_converter(spec: EnvironmentSpec) -> Callable[[Any], Any]:
-    """The function from one action of an agent to the environment's own."""
-    if spec.is_atari:
-        return lambda action: action
-    environment = _make(spec.id)
-    environment.close()
-    return adapt_actions(environment.action_space).convert
+def make_adapted(spec: EnvironmentSpec, **arguments: Any) -> Adapted:
+    """One environment that is no Atari game, as agents see it; `arguments` go to gymnasium."""
+    made = Checked(_make(spec.id, spec.options, **arguments), spec.id)
+    return Adapted(made, action_mask=spec.options.action_mask)
 
 
-def random_actions(spec: EnvironmentSpec, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-    """Actions for N environments, uniformly random."""
+def random_actions(
+    spec: EnvironmentSpec, num_envs: int, rng: np.random.Generator, observation: np.ndarray | None = None
+) -> np.ndarray:
+    """Actions for N environments, uniformly random; of those that the masks in observations [N, ...] allow."""
+    if spec.packing and spec.packing.mask and observation is not None:
+        chance = rng.random((num_envs, spec.num_actions)) * observation[:, : spec.packing.mask]
+        return chance.argmax(axis=1).astype(spec.action_dtype)
     if spec.is_continuous:
         return rng.uniform(-1, 1, (num_envs, *spec.action_shape)).astype(spec.action_dtype)
     return rng.integers(spec.num_actions, size=num_envs, dtype=spec.action_dtype)
@@ -168,35 +176,38 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
     )
 
 
-def _resolve_gymnasium(id: str) -> EnvironmentSpec:
-    environment = _make_or_explain(id)
-    observations = environment.observation_space
-    assert environment.spec is not None  # as it was made by its id
+def _resolve_gymnasium(id: str, options: Options) -> EnvironmentSpec:
+    environment = _make_or_explain(id, options)
     environment.close()
-
     try:
-        actions = adapt_actions(environment.action_space).space
+        adapted = Adapted(environment, action_mask=options.action_mask)
     except Unsupported as error:
-        raise UserError(f"--env={id}: has the actions {one_line(environment.action_space)}: {error}") from error
-    if not isinstance(observations, gymnasium.spaces.Box):
-        given = one_line(observations)
-        raise UserError(f"--env={id}: has the observations {given}: only Box is supported")
+        spaces = f"the actions {environment.action_space} and the observations {environment.observation_space}"
+        raise UserError(f"--env={id}: has {one_line(spaces)}: {error}") from error
+    actions, seen = adapted.actions.space, adapted.observations
+    registered = environment.unwrapped.spec
+    assert registered is not None  # as it was made by its id
+    limit = gymnasium.spec(registered.id).max_episode_steps
     module, colon, _ = id.rpartition(":")
     return EnvironmentSpec(
-        id=f"{module}{colon}{environment.spec.id}",
+        id=f"{module}{colon}{registered.id}",
         is_atari=False,
         protocol="none",
         num_actions=int(actions.n) if isinstance(actions, gymnasium.spaces.Discrete) else 0,
-        observation_shape=(int(np.prod(observations.shape)),),
-        observation_dtype=np.dtype(np.float32),
-        frame_skip=1,
-        stack=1,
-        max_episode_steps=gymnasium.spec(environment.spec.id).max_episode_steps,
+        observation_shape=seen.space.shape,
+        observation_dtype=np.dtype(seen.space.dtype),
+        frame_skip=options.frame_skip or 1,
+        stack=options.frame_stack or 1,
+        max_episode_steps=limit and math.ceil(limit / (options.frame_skip or 1)),
         action_shape=actions.shape or (),
+        packing=seen.packing,
+        bounds=seen.bounds,
+        left_out=seen.left_out,
+        options=options,
     )
 
 
-def _make_or_explain(id: str) -> gymnasium.Env:
+def _make_or_explain(id: str, options: Options) -> gymnasium.Env:
     """Makes one environment. Raises UserError with its own reason where it cannot be made."""
     module, _, name = id.rpartition(":")
     is_looked_up = False
@@ -204,7 +215,9 @@ def _make_or_explain(id: str) -> gymnasium.Env:
         if module:
             importlib.import_module(module)  # here, so that an error in it is not taken for an id that is unknown
         is_looked_up = True
-        return _make(id)
+        return _make(id, options)
+    except UserError:
+        raise
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         missing = one_line(error)
         if "box2d" in missing.lower():
@@ -219,11 +232,14 @@ def _make_or_explain(id: str) -> gymnasium.Env:
         raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {one_line(error)}") from error
 
 
-def _make(id: str) -> gymnasium.Env:
+def _make(id: str, options: Options, **arguments: Any) -> gymnasium.Env:
     """Makes one gymnasium environment, without its own time limit and without a word on the terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return gymnasium.make(id, max_episode_steps=-1, disable_env_checker=True)
+        made = gymnasium.make(
+            id, max_episode_steps=-1, disable_env_checker=True, **{**options.arguments(), **arguments}
+        )
+    return options.wrap(made)
 
 
 def _atari_games() -> dict[str, str]:

@@ -11,6 +11,8 @@ import numpy as np
 
 from async_dqn.base import types
 from async_dqn.base.errors import RunFailed
+from async_dqn.envs.options import Options
+from async_dqn.envs.packing import Packing
 
 # Multiples of it, 2^30 over the golden ratio, lie far apart modulo 2^30, and so do the seeds of an environment.
 _SEED_STRIDE = 663_608_941
@@ -31,17 +33,28 @@ class EnvironmentSpec:
     is_atari: bool
     protocol: str  # "classic" or "machado"; "none" where it is not Atari
     num_actions: int  # 0 where they are continuous
-    observation_shape: tuple[int, ...]  # of one observation: a single grey frame on Atari, else a vector
-    observation_dtype: np.dtype  # uint8 on Atari, else float32
-    frame_skip: int  # emulator frames in an agent step
+    observation_shape: tuple[int, ...]  # of one observation: a picture [H, W] or [H, W, C], or a vector
+    observation_dtype: np.dtype  # uint8 or float32 for pictures, uint8 for packed bytes, float32 for vectors
+    frame_skip: int  # frames of the environment in an agent step
     stack: int  # observations that the network sees at once
     max_episode_steps: int | None  # agent steps after which an episode is truncated
     action_shape: tuple[int, ...] = ()  # of one action: () where they are discrete, (D,) where they are continuous
+    packing: Packing | None = None  # what the bytes of an observation of several parts are
+    bounds: tuple[float, float] = (0.0, 255.0)  # the least and the largest value in a picture
+    left_out: tuple[str, ...] = ()  # parts of an observation that nothing is learned from, as they are text
+    options: Options = Options()  # how it is made
 
     @property
     def is_continuous(self) -> bool:
         """Whether an action is a vector, whose -1 and 1 stand for the environment's own bounds."""
         return bool(self.action_shape)
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """Of the picture in an observation; (): there is none."""
+        if self.packing:
+            return self.packing.picture
+        return self.observation_shape if len(self.observation_shape) > 1 else ()
 
     @property
     def action_dtype(self) -> np.dtype:
@@ -263,6 +276,8 @@ class VectorEnv:
     def _find_bad(self, observation: np.ndarray, reward: np.ndarray) -> dict[int, types.BadValue]:
         """The first bad value of each environment that has one."""
         sound = np.abs(reward) <= _LARGEST  # false where it is NaN
+        if self.spec.packing:
+            observation = self.spec.packing.vectors(observation)
         if sound.all() and (observation.dtype.kind != "f" or np.isfinite(observation).all()):
             return {}
         found: dict[int, types.BadValue] = {}
@@ -301,7 +316,9 @@ class VectorEnv:
         """What two objects must have in common to exchange states."""
         spec = self.spec
         return {
-            "environment": np.array(f"{spec.id} {spec.protocol} of at most {spec.max_episode_steps} steps"),
+            "environment": np.array(
+                " ".join([spec.id, spec.protocol, *spec.options.texts(), f"of at most {spec.max_episode_steps} steps"])
+            ),
             "num_envs": np.array(self.num_envs),
             "seed": np.array(self._seed),
         }

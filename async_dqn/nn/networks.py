@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.envs.packing import Packing
+from async_dqn.nn.convolutions import Convolutions
+from async_dqn.nn.policies import NEVER
+
 Parameters = Mapping[str, Any]
 
-_CONVOLUTIONS = {  # filters, size, stride
-    "nature": [(32, 8, 4), (64, 4, 2), (64, 3, 1)],
-    "nips": [(16, 8, 4), (32, 4, 2)],
-    "mlp": [],
-}
-_HIDDEN = {"nature": [512], "nips": [256], "mlp": [128, 128]}
-_BLOCK = 4  # pixels: the stride of every first convolution, and half its size
+_HIDDEN = {"nature": [512], "nips": [256], "small": [128], "impala": [256], "mlp": [128, 128]}
+MASKED = ("q_values", "logits")  # heads with one number for each action
 _NORM_EPSILON = 1e-6  # added to the variance by layer norm
 
 
@@ -68,18 +67,23 @@ def make_network(
     center_frames: bool = False,
     layer_norm: bool = False,
     compute_dtype: str = "float32",
+    bounds: tuple[float, float] = (0.0, 255.0),
+    packing: Packing | None = None,
 ) -> Network:
     """The network `name` for S stacked observations of `observation_shape`.
 
-    `nature` is that of Mnih et al. 2015, `nips` that of Mnih et al. 2013, `mlp` two hidden layers for vectors. All
-    heads share the layers below them. With `dueling` (Wang et al. 2016, equation 9) the one head is the sum of two
-    streams, each with a last hidden layer of its own; where it has atoms, the sum of their logits (Hessel et al. 2018).
-    Frames are scaled to [0, 1]; with `center_frames` each stack has its own mean taken off and three times the
-    contrast. Atari's bright, even backgrounds otherwise drive most first-layer units below zero for good within a few
-    hundred Adam steps.
+    `mlp` has two hidden layers for vectors, the others are those of `Convolutions`, for pictures. All heads share the
+    layers below them. With `dueling` (Wang et al. 2016, equation 9) the one head is the sum of two streams, each with a
+    last hidden layer of its own; where it has atoms, the sum of their logits (Hessel et al. 2018). Pictures are scaled
+    from `bounds` to [0, 1]; with `center_frames` each stack has its own mean taken off and three times the contrast.
+    Atari's bright, even backgrounds otherwise drive most first-layer units below zero for good within a few hundred
+    Adam steps.
 
     With `layer_norm` (Ba et al. 2016) each hidden layer is normalised before its ReLU: over its units, and for a
     convolution over the filters at each place, as in the code of Gallici et al. 2024. It is computed in float32.
+
+    A packed observation has its vector go beside the features of its picture into the first hidden layer. Its mask of
+    the newest step makes the numbers of actions that cannot be taken, in the heads "q_values" and "logits", -1e9.
 
     With the `compute_dtype` bfloat16 all layers but the heads compute in it, on parameters rounded to it; the
     parameters themselves, their gradients and the outputs stay float32.
@@ -87,24 +91,21 @@ def make_network(
     Raises:
       ValueError: the network does not fit the observation's rank, or `dueling` does not fit the heads.
     """
-    convolutions, hidden = _CONVOLUTIONS[name], _HIDDEN[name]
-    if bool(convolutions) != (len(observation_shape) == 2):
+    hidden = _HIDDEN[name]
+    is_picture = len(observation_shape) > 1
+    picture_shape = packing.picture if packing else observation_shape if is_picture else ()
+    if (name == "mlp") == bool(picture_shape):
         raise ValueError(f"network {name!r} does not fit observations of shape {observation_shape}")
     if dueling and len(heads) != 1:
         raise ValueError(f"a dueling network has one head, not {list(heads)}")
     shapes: dict[str, tuple[int, ...]] = {}
 
-    if convolutions:
-        height, width = observation_shape
-        if height % _BLOCK or width % _BLOCK:
-            raise ValueError(f"network {name!r} needs frames whose sides divide by {_BLOCK}, not {observation_shape}")
-        channels = stack
-        for index, (filters, size, stride) in enumerate(convolutions):
-            shapes[f"conv{index}/w"], shapes[f"conv{index}/b"] = (size, size, channels, filters), (filters,)
-            height, width, channels = (height - size) // stride + 1, (width - size) // stride + 1, filters
-        num_features = height * width * channels
-    else:
-        num_features = stack * int(np.prod(observation_shape))
+    num_features = stack * (packing.vector if packing else 0 if is_picture else observation_shape[0])
+    convolutions = None
+    if picture_shape:
+        convolutions = Convolutions(name, picture_shape, stack, center=center_frames, bounds=bounds)
+        shapes |= convolutions.shapes
+        num_features += convolutions.num_features
     shared = hidden[:-1] if dueling else hidden
     inputs = num_features
     for index, size in enumerate(shared):
@@ -140,64 +141,66 @@ def make_network(
         wide = scales.keys() | filled.keys()
         return {key: value if key in wide else tf.cast(value, compute_dtype) for key, value in params.items()}
 
-    def activate(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(_layer_norm(x, params[f"{layer}/scale"], params[f"{layer}/offset"]) if layer_norm else x)
+    def normalize(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
+        return _layer_norm(x, params[f"{layer}/scale"], params[f"{layer}/offset"]) if layer_norm else x
+
+    def features(params: Parameters, picture: tf.Tensor | None, vector: tf.Tensor | None) -> tf.Tensor:
+        """[B, features]"""
+        parts = []
+        if convolutions:
+            parts.append(convolutions.apply(params, tf.cast(picture, compute_dtype), normalize))
+        if vector is not None:
+            parts.append(tf.cast(tf.reshape(vector, [tf.shape(vector)[0], -1]), compute_dtype))
+        x = tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
+        return tf.reshape(x, [-1, num_features])
 
     def torso(params: Parameters, x: tf.Tensor) -> tf.Tensor:
-        for index, (_, _, stride) in enumerate(convolutions):
-            x = tf.nn.conv2d(x, params[f"conv{index}/w"], stride if index else 1, "VALID")
-            x = activate(params, f"conv{index}", tf.nn.bias_add(x, params[f"conv{index}/b"]))
-        x = tf.reshape(x, [-1, num_features])
         for index in range(len(shared)):
-            x = activate(params, f"hidden{index}", _dense(params, f"hidden{index}", x))
+            x = tf.nn.relu(normalize(params, f"hidden{index}", _dense(params, f"hidden{index}", x)))
         return x
 
     def output(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
         if last[layer].constant:
             return tf.broadcast_to(params[f"{layer}/b"], [tf.shape(x)[0], last[layer].outputs])
         if dueling:
-            x = activate(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x))
+            x = tf.nn.relu(normalize(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x)))
         return tf.reshape(_dense(params, layer, tf.cast(x, tf.float32)), [-1, *last[layer].shape])
 
     def apply(params: Parameters, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         del seed
-        x = observation
+        x = tf.convert_to_tensor(observation)
+        mask, picture, vector = unpack(x, packing) if packing else (None, *((x, None) if is_picture else (None, x)))
         if convolutions:
-            x = tf.cast(_blocks(x), tf.float32)  # [B, H / 4, W / 4, S * 16]
-            if center_frames:
-                x = x - tf.reduce_mean(x, axis=[1, 2, 3], keepdims=True)
-            scale = (3 if center_frames else 1) / 255  # of the kernel, which is cheaper than to scale the frames
-            params = {**params, "conv0/w": _block_kernel(params["conv0/w"]) * scale}
+            params, picture = convolutions.prepare(params, picture)
         params = as_computed(params)
-        x = torso(params, tf.cast(x, compute_dtype))  # [B, features]
+        x = torso(params, features(params, picture, vector))
         outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs] or [B, outputs, atoms]
-        if not dueling:
+        if dueling:
+            value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A], or both with atoms
+            outputs = {dueled: value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
+        if mask is None:
             return outputs
-        value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A], or both with atoms
-        return {dueled: value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
+        return {
+            name: tf.where(mask, one, tf.constant(NEVER)) if name in MASKED else one for name, one in outputs.items()
+        }
 
     return Network(name, shapes, init, apply)
 
 
-def _blocks(frames: tf.Tensor) -> tf.Tensor:
-    """[B, S, H, W] uint8 -> [B, H / 4, W / 4, S * 16]: each block of 4x4 pixels of all S frames becomes one cell.
+def unpack(observation: tf.Tensor, packing: Packing) -> tuple[tf.Tensor | None, tf.Tensor | None, tf.Tensor | None]:
+    """Mask [B, A] bool of the newest step, pictures [B, S, ...] uint8, vectors [B, S, V] float32; None for what is not.
 
-    The channels of an image must come last, and moving single bytes there takes longer than the convolution. Here
-    four bytes move at a time: a row of a block. A convolution of size 8 and stride 4 is one of size 2 over such blocks.
+    Args:
+      observation: [B, S, packing.size] uint8.
     """
-    _, stack, height, width = frames.shape
-    rows, columns = height // _BLOCK, width // _BLOCK
-    words = tf.bitcast(tf.reshape(frames, [-1, stack, rows, _BLOCK, columns, _BLOCK]), tf.int32)
-    words = tf.transpose(words, [0, 2, 4, 1, 3])  # [B, rows, columns, S, 4]
-    return tf.reshape(tf.bitcast(words, tf.uint8), [-1, rows, columns, stack * _BLOCK * _BLOCK])
-
-
-def _block_kernel(kernel: tf.Tensor) -> tf.Tensor:
-    """[8, 8, S, F] -> [2, 2, S * 16, F]: the same kernel over `_blocks`."""
-    size, _, stack, filters = kernel.shape
-    cells = size // _BLOCK
-    split = tf.reshape(kernel, [cells, _BLOCK, cells, _BLOCK, stack, filters])
-    return tf.reshape(tf.transpose(split, [0, 2, 4, 1, 3, 5]), [cells, cells, stack * _BLOCK * _BLOCK, filters])
+    masks, pictures, vectors = tf.split(observation, packing.sizes, axis=-1)
+    stack = observation.shape[1]
+    mask = tf.cast(masks[:, -1], tf.bool) if packing.mask else None
+    picture = tf.reshape(pictures, [-1, stack, *packing.picture]) if packing.picture else None
+    vector = None
+    if packing.vector:
+        vector = tf.bitcast(tf.reshape(vectors, [-1, stack, packing.vector, 4]), tf.float32)
+    return mask, picture, vector
 
 
 def _dense(params: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:

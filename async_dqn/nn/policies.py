@@ -2,6 +2,8 @@
 
 import numpy as np
 
+NEVER = -1e9  # the value, or the logit, of an action that cannot be taken
+
 
 def greedy(values: np.ndarray) -> np.ndarray:
     """The best action [N] int32 by values or logits [N, A]. Ties go to the lowest action."""
@@ -12,7 +14,7 @@ def epsilon_greedy(q_values: np.ndarray, epsilon: float | np.ndarray, rng: np.ra
     """The best action, or with probability epsilon a uniformly random one.
 
     Args:
-      q_values: [N, A] float.
+      q_values: [N, A] float; an action of the value `NEVER` is not taken.
       epsilon: probability in [0, 1], one for all rows or [N] of them.
       rng: the caller's generator; it draws the same amount whatever the values are.
 
@@ -21,7 +23,14 @@ def epsilon_greedy(q_values: np.ndarray, epsilon: float | np.ndarray, rng: np.ra
     """
     num_rows, num_actions = q_values.shape
     random_actions = rng.integers(num_actions, size=num_rows)
-    explore = rng.random(num_rows) < epsilon
+    chance = rng.random(num_rows)
+    explore = chance < epsilon
+    allowed = q_values > NEVER
+    if not allowed.all():
+        # Where it explores, chance / epsilon is uniform too: which of the allowed actions.
+        share = np.divide(chance, epsilon, out=np.zeros(num_rows), where=explore)
+        number = np.floor(share * allowed.sum(axis=1))  # [N]
+        random_actions = (allowed.cumsum(axis=1) > number[:, None]).argmax(axis=1)
     return np.where(explore, random_actions, greedy(q_values)).astype(np.int32)
 
 

@@ -3,18 +3,21 @@
 from async_dqn.agents.table import TABLE, find
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
+from async_dqn.envs.options import Options
 from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.settings.config import Config
 from async_dqn.system.memory import available_bytes
 
 
 def resolve(config: Config) -> EnvironmentSpec:
     """The environment. Raises UserError where it, the protocol and the network do not fit together."""
-    spec = registry.resolve(config.env, config.protocol)
-    has_frames = len(spec.observation_shape) == 2
-    if config.network != "auto" and (config.network == "mlp") == has_frames:
-        fitting = "nips or nature" if has_frames else "mlp"
-        raise UserError(f"--network={config.network} does not fit the observations of {spec.id}; use {fitting}")
+    spec = registry.resolve(config.env, config.protocol, Options.of(vars(config)))
+    fitting = fitting_networks(spec.picture_shape)
+    if config.network not in ("auto", *fitting):
+        raise UserError(
+            f"--network={config.network} does not fit the observations of {spec.id}; use {' or '.join(fitting)}"
+        )
     if spec.is_continuous and not find(config.agent).continuous_actions:
         able = [name for name in TABLE if find(name).continuous_actions]
         raise UserError(
@@ -22,6 +25,13 @@ def resolve(config: Config) -> EnvironmentSpec:
             f"{' and '.join(able)} can"
         )
     return spec
+
+
+def fitting_networks(picture_shape: tuple[int, ...]) -> list[str]:
+    """The networks for pictures of a shape; for vectors, if there is none: ()."""
+    if not picture_shape:
+        return ["mlp"]
+    return [name for name, side in MIN_SIDE.items() if min(picture_shape[:2]) >= side]
 
 
 def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> int:
@@ -39,4 +49,5 @@ def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -
             f"--{flag}={value} needs {needed / 1e9:.2f} GB of memory here, but {available / 1e9:.2f} GB is available; "
             f"about {value * max(available, 0) // needed} would fit"
         )
-    return f"experience: {needed / 1e9:.2f} GB when full"
+    left_out = f"; of observations {' and '.join(spec.left_out)} is text and left out" if spec.left_out else ""
+    return f"experience: {needed / 1e9:.2f} GB when full{left_out}"

@@ -45,11 +45,34 @@ class TaskSettings(Fields):
 
 
 @dataclasses.dataclass(frozen=True)
+class EnvironmentSettings(Fields):
+    """How an environment other than Atari's is made."""
+
+    env_args: str = setting("{}", "What the environment is constructed with, as JSON: '{\"size\": 8}'.")
+    wrapper: str = setting("", "MODULE:FUNCTION that takes each environment and gives the one to learn in.")
+    frame_skip: int = setting(
+        0, "How often each action is taken, with the rewards added up; 0: once.", minimum=0, maximum=1_000
+    )
+    frame_stack: int = setting(
+        0, "The newest observations that the network sees at once; 0: one.", minimum=0, maximum=255
+    )
+    frame_size: int = setting(
+        0, "Resize pictures of uint8 to so many pixels a side; 0: leave them.", minimum=0, maximum=1_024
+    )
+    grayscale: bool = setting(False, "Turn pictures of three colours into grey ones.")
+    action_mask: bool = setting(
+        False, "Take and value only the actions that the `action_mask` in the environment's info allows."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class NetworkSettings(Fields):
     """The network."""
 
     network: str = setting(
-        "auto", "The network; auto: nips for frames, mlp for vectors.", choices=("auto", "nature", "nips", "mlp")
+        "auto",
+        "The network; auto: nips for pictures, small where a side has fewer than 36 pixels, mlp for vectors.",
+        choices=("auto", "nature", "nips", "impala", "small", "mlp"),
     )
     center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
     layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
@@ -244,7 +267,15 @@ class OutputSettings(Fields):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(OutputSettings, ClusterSettings, SharingSettings, OptimizerSettings, NetworkSettings, TaskSettings):
+class Config(
+    OutputSettings,
+    ClusterSettings,
+    SharingSettings,
+    OptimizerSettings,
+    NetworkSettings,
+    EnvironmentSettings,
+    TaskSettings,
+):
     """The settings that every run has. An agent's settings extend it with its own."""
 
     @property

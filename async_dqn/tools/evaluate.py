@@ -224,7 +224,7 @@ def _play(
             actions = agent.greedy(outputs) if play.greedy else agent.act(outputs, rng, player.env_steps)
             if play.epsilon:
                 is_random = rng.random(num_envs) < play.epsilon
-                actions[is_random] = registry.random_actions(agent.spec, num_envs, rng)[is_random]
+                actions[is_random] = registry.random_actions(agent.spec, num_envs, rng, observation)[is_random]
             if show:
                 show.step(agent, outputs, actions[0])
             result = env.step(actions)

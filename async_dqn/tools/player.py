@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from gymnasium.vector.utils import batch_space, iterate
 
 from async_dqn.agents.base import Agent
 from async_dqn.data.experience import Outputs
@@ -32,7 +34,7 @@ class Player:
         self.agent, self.env_steps, self.checkpoint = agent, trained.env_steps, trained.name
         variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
         self._evaluate = build.make_evaluate(agent, variables)
-        self._own_action = registry.action_converter(agent.spec)
+        self._adapted = None if agent.spec.is_atari else registry.make_adapted(agent.spec)
         self._stack: FrameStack | None = None
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last
@@ -52,19 +54,21 @@ class Player:
         self._outputs = self._evaluate(stacked)
         return self._outputs
 
-    def act(self, observations: np.ndarray) -> np.ndarray:
+    def act(self, observations: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
         """The best actions [N, ...] by what is seen now and was seen before, as the environment takes them.
 
         Args:
-          observations: [N, ...], the newest of each row; the number of rows is that of the first call.
+          observations: the newest of each row, as a vector of environments shows them: [N, ...], or a dict or tuple of
+            such; the number of rows is that of the first call.
+          action_mask: [N, A] of those that can be taken, for a run with --action_mask; None: all can.
 
         Raises:
           ValueError: they have another shape or number of rows.
         """
-        actions = self.agent.greedy(self.outputs(observations))
-        return np.stack([self._own_action(action) for action in actions])
+        actions = self.agent.greedy(self.outputs(self._seen(observations, action_mask)))
+        return actions if self._adapted is None else np.stack([self._adapted.actions.convert(one) for one in actions])
 
-    def values(self, observations: np.ndarray) -> np.ndarray:
+    def values(self, observations: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
         """The values of the observations that `act` was given last, or would be given next: it does not step on.
 
         Returns:
@@ -74,7 +78,7 @@ class Player:
         Raises:
           ValueError: they have another shape or number of rows.
         """
-        observations = self._checked(observations)
+        observations = self._checked(self._seen(observations, action_mask))
         if np.array_equal(observations, self._newest):
             return self.agent.values(self._outputs)
         assert self._stack is not None
@@ -92,6 +96,17 @@ class Player:
         elif self._stack is not None:
             self._first[np.asarray(rows)] = True
             self._newest = np.empty(0)
+
+    def _seen(self, observations: Any, action_mask: np.ndarray | None) -> np.ndarray:
+        """What the environments show, as agents see it."""
+        if self._adapted is None or (convert := self._adapted.observations.convert) is None:
+            return observations
+        spec, space = self.agent.spec, self._adapted.env.observation_space
+        rows = list(iterate(batch_space(space), observations))
+        masks = np.ones((len(rows), spec.packing.mask if spec.packing else 0), bool)
+        if action_mask is not None:
+            masks[:] = action_mask
+        return np.stack([convert(row, mask) for row, mask in zip(rows, masks, strict=True)])
 
     def _checked(self, observations: np.ndarray) -> np.ndarray:
         """[N, ...] as the network takes them; a vector may come in any shape. Makes the stacks of the first ones."""

@@ -212,7 +212,6 @@ def test_random_actions_fit(id):
         ("pong", "none", ["=none", "classic or machado"]),
         ("CartPole-v1", "modern", ["=modern", "classic or machado"]),
         ("VastCounter-v0", "classic", ["=VastCounter-v0", "MultiBinary(11)", "2048 combinations", "1024"]),
-        ("FrozenLake-v1", "classic", ["=FrozenLake-v1", "Discrete(16)", "only Box"]),
         ("LunarLander-v2", "classic", ["=LunarLander-v2", "LunarLander-v3"]),
         ("no_such_module:Env-v0", "classic", ["=no_such_module:Env-v0", "missing", "no_such_module"]),
         ("faulty_environments:Nothing-v0", "classic", ["=faulty_environments:Nothing-v0", "unknown", "MODULE:ID"]),

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from async_dqn.envs.spaces import Unsupported, adapt_actions
+from async_dqn.base.errors import UserError
+from async_dqn.envs.packing import Packing
+from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions, adapt_observations
 
 
 def test_discrete_actions_begin_at_zero():
@@ -62,3 +64,124 @@ def test_gymnasium_agrees_on_the_scale():
     convert = adapt_actions(environment.action_space).convert
     for action in np.linspace(-1, 1, 9, dtype=np.float32)[:, None]:
         np.testing.assert_allclose(convert(action), reference.action(action), rtol=1e-6)
+
+
+U8 = np.uint8
+
+
+def picture_box(*shape, low=0, high=255, dtype=U8):
+    return spaces.Box(low, high, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype", "bounds"),
+    [
+        (picture_box(10, 12), (10, 12), U8, (0, 255)),
+        (picture_box(10, 12, 1), (10, 12), U8, (0, 255)),
+        (picture_box(64, 48, 3), (64, 48, 3), U8, (0, 255)),
+        (picture_box(3, 64, 48), (64, 48, 3), U8, (0, 255)),
+        (picture_box(10, 10, 4, high=1, dtype=bool), (10, 10, 4), U8, (0, 1)),
+        (picture_box(7, 7, 3, high=10, dtype=np.int64), (7, 7, 3), U8, (0, 10)),
+        (picture_box(64, 48, 3, low=-1, high=1, dtype=np.float32), (64, 48, 3), np.float32, (-1, 1)),
+        (picture_box(8, 9, low=-1, high=1, dtype=np.int8), (8, 9), np.float32, (-1, 1)),
+    ],
+)
+def test_pictures_stay_pictures(space, shape, dtype, bounds):
+    found = adapt_observations(space)
+    assert (found.space.shape, found.space.dtype, found.bounds) == (shape, dtype, bounds)
+    space.seed(0)
+    seen = space.sample()
+    agents = found.convert(seen, None) if found.convert else seen.reshape(shape).astype(dtype)
+    expected = np.moveaxis(seen, 0, 2) if space.shape == (3, 64, 48) else seen
+    np.testing.assert_array_equal(agents, expected.reshape(shape))
+    assert agents.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (4,)),
+        spaces.Box(-np.inf, np.inf, (5, 5)),  # a table
+        spaces.Box(-np.inf, np.inf, (20, 20)),
+        spaces.Box(0, 1, (5, 5)),
+        spaces.Box(0, 255, (2, 9), np.uint8),
+        spaces.Box(0, 255, (128,), np.uint8),
+        spaces.Discrete(5, start=3),
+        spaces.MultiDiscrete([3, 4, 5]),
+        spaces.MultiBinary(6),
+        spaces.Tuple([spaces.Discrete(32), spaces.Box(-1, 1, (2, 2))]),
+        spaces.Dict(b=spaces.Dict(x=spaces.Box(-1, 1, (3,)), y=spaces.MultiBinary(2)), a=spaces.Discrete(2)),
+    ],
+)
+def test_other_spaces_are_flattened_as_gymnasium_does(space):
+    found = adapt_observations(space)
+    assert found.space.shape == (spaces.flatdim(space),) and found.space.dtype == np.float32
+    space.seed(0)
+    for _ in range(3):
+        seen = space.sample()
+        agents = found.convert(seen, None) if found.convert else seen.reshape(-1)
+        np.testing.assert_allclose(agents, np.float32(spaces.flatten(space, seen)))
+
+
+def test_a_picture_beside_other_things_is_packed_and_text_is_left_out():
+    space = spaces.Dict(
+        image=picture_box(7, 7, 3), mission=spaces.Text(9), direction=spaces.Discrete(4), at=spaces.Box(-9, 9, (2,))
+    )
+    found = adapt_observations(space)
+    assert found.packing == Packing(0, (7, 7, 3), 2 + 4) and found.left_out == ("mission",)
+    assert found.space == spaces.Box(0, 255, (7 * 7 * 3 + 4 * 6,), np.uint8)
+    space.seed(1)
+    seen = space.sample()
+    agents = found.convert(seen, np.zeros(0))
+    np.testing.assert_array_equal(agents[:147], seen["image"].ravel())
+    np.testing.assert_array_equal(found.packing.vectors(agents), [*np.eye(4)[seen["direction"]], *seen["at"]])
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.Dict(a=picture_box(8, 8), b=picture_box(9, 9)), "a and b are pictures, and one is supported"),
+        (spaces.Sequence(spaces.Discrete(3)), "no fixed size"),
+        (spaces.Dict(a=spaces.Text(3)), "nothing but text"),
+    ],
+)
+def test_other_observations_are_refused(space, words):
+    with pytest.raises(Unsupported, match=words):
+        adapt_observations(space)
+
+
+class Masked(gymnasium.Env):
+    """Allows one action alone, which its observation does not tell; with `says` its info says so."""
+
+    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(4)
+
+    def __init__(self, says=True):
+        self._says = says
+
+    def _info(self):
+        self._allowed = int(self.np_random.integers(4))
+        return {"action_mask": np.arange(4) == self._allowed} if self._says else {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, self._info()
+
+    def step(self, action):
+        allowed, info = self._allowed, self._info()
+        return 1, float(action == allowed), False, False, info
+
+
+def test_a_mask_of_actions_is_a_part_of_the_observation():
+    env = Adapted(Masked(), action_mask=True)
+    packing = env.observations.packing
+    assert packing == Packing(mask=4, vector=3)
+    seen, info = env.reset(seed=0)
+    for _ in range(5):
+        np.testing.assert_array_equal(seen[:4], info["action_mask"])
+        seen, *_, info = env.step(0)
+        np.testing.assert_array_equal(packing.vectors(seen), [0, 1, 0])
+    assert Adapted(Masked()).observations.packing is None
+    with pytest.raises(UserError, match=r"--action_mask: the environment's info has no action_mask"):
+        Adapted(Masked(says=False), action_mask=True).reset()
+    with pytest.raises(Unsupported, match="--action_mask is for discrete actions"):
+        Adapted(gymnasium.make("Pendulum-v1"), action_mask=True)

@@ -8,8 +8,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from async_dqn.envs.packing import Packing
 from async_dqn.nn.layout import Layout
-from async_dqn.nn.networks import Head, make_network
+from async_dqn.nn.networks import Head, make_network, unpack
+from async_dqn.nn.policies import NEVER
 
 
 def conv(size, channels, filters):
@@ -79,9 +81,11 @@ def test_mlp_does_not_take_frames():
         q_network("mlp", (84, 84), 4, 2)
 
 
-def test_frames_must_divide_into_blocks():
-    with pytest.raises(ValueError, match=r"'nips' needs frames whose sides divide by 4, not \(84, 82\)"):
-        q_network("nips", (84, 82), 4, 2)
+def test_pictures_must_be_large_enough():
+    with pytest.raises(ValueError, match=r"'nature' needs pictures of at least 36 pixels, not \(84, 35\)"):
+        q_network("nature", (84, 35), 4, 2)
+    assert q_network("nature", (36, 37), 4, 2).shapes["hidden0/w"] == (1 * 1 * 64, 512)
+    assert q_network("nips", (20, 21), 4, 2).shapes["hidden0/w"] == (1 * 1 * 32, 256)
 
 
 def test_init_is_the_same_for_the_same_generator_and_differs_for_another():
@@ -191,6 +195,86 @@ def test_layer_norm_has_a_scale_and_an_offset_behind_the_parameters_of_the_netwo
     for key in added:
         assert normed.shapes[key] == normed.shapes[f"{key.partition('/')[0]}/b"]
         assert (own[key] == key.endswith("/scale")).all()
+
+
+@pytest.mark.parametrize("center_frames", [False, True])
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "bounds"),
+    [
+        ("nips", (21, 26), np.uint8, (0, 255)),
+        ("nips", (20, 24), np.float32, (-1, 3)),
+        ("nips", (20, 24), np.uint8, (1, 200)),
+        ("nips", (22, 20, 3), np.uint8, (0, 255)),
+        ("small", (3, 5), np.uint8, (0, 1)),
+        ("small", (7, 6, 3), np.uint8, (0, 10)),
+        ("small", (7, 6, 2), np.float32, (-1, 1)),
+    ],
+)
+def test_pictures_of_any_size_and_type_agree_with_plain_loops(name, shape, dtype, bounds, center_frames):
+    network = q_network(name, shape, 2, 3, center_frames=center_frames, bounds=bounds)
+    parameters = network.init(np.random.default_rng(0))
+    rng, (low, high) = np.random.default_rng(1), bounds
+    observation = rng.uniform(low, high + (dtype == np.uint8), (2, 2, *shape)).astype(dtype)
+    expected = []
+    for stacked in observation:
+        frames = stacked.reshape(2, *shape[:2], -1)
+        x = (np.concatenate([*frames], axis=2) - low) / (high - low)  # the channels of one frame after the other's
+        x = 3 * (x - x.mean()) if center_frames else x
+        for index, stride in enumerate((4, 2) if name == "nips" else (1, 1)):
+            x = np.pad(x, ((1, 1), (1, 1), (0, 0))) if name == "small" else x
+            x = slow_convolution(x, parameters[f"conv{index}/w"], parameters[f"conv{index}/b"], stride)
+            x = np.maximum(x, 0)
+        hidden = np.maximum(x.ravel() @ parameters["hidden0/w"] + parameters["hidden0/b"], 0)
+        expected.append(hidden @ parameters["q_values/w"] + parameters["q_values/b"])
+    np.testing.assert_allclose(network.apply(parameters, observation)["q_values"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_impala_is_that_of_the_paper():
+    network = q_network("impala", (84, 84), 4, 6)
+    blocks = conv(3, 4, 16) + 4 * conv(3, 16, 16) + conv(3, 16, 32) + 4 * conv(3, 32, 32) + 5 * conv(3, 32, 32)
+    assert sum(map(math.prod, network.shapes.values())) == blocks + dense(11 * 11 * 32, 256) + dense(256, 6)
+    assert q_network("impala", (10, 9), 1, 6).shapes["hidden0/w"] == (2 * 2 * 32, 256)
+
+
+def test_a_residual_block_of_impala_adds_to_what_goes_in():
+    network = q_network("impala", (8, 8), 1, 2)
+    parameters = {name: np.zeros(shape, np.float32) for name, shape in network.shapes.items()}
+    for section in range(3):
+        parameters[f"conv{section}/w"][1, 1, 0, 0] = 1  # passes the first channel on; 8 -> 4 -> 2 -> 1
+    parameters["hidden0/w"][0, 0] = parameters["q_values/w"][0, 1] = 1
+    observation = np.zeros((1, 1, 8, 8), np.uint8)
+    observation[0, 0, 1, 2] = 51
+    np.testing.assert_allclose(network.apply(parameters, observation)["q_values"], [[0, 51 / 255]], rtol=1e-6)
+    parameters["conv0_block1_1/b"][0] = 1  # which no later ReLU takes away
+    np.testing.assert_allclose(network.apply(parameters, observation)["q_values"], [[0, 1 + 51 / 255]], rtol=1e-6)
+
+
+def test_parts_of_a_packed_observation_are_taken_apart():
+    packing = Packing(mask=3, picture=(4, 5), vector=2)
+    rng = np.random.default_rng(0)
+    masks = np.array([[[1, 1, 1], [1, 0, 1]], [[0, 0, 1], [0, 1, 1]]])
+    pictures = rng.integers(0, 256, (2, 2, 4, 5)).astype(np.uint8)
+    vectors = rng.normal(size=(2, 2, 2)).astype(np.float32)
+    observation = np.stack(
+        [[packing.pack(masks[b, s], pictures[b, s], vectors[b, s]) for s in range(2)] for b in range(2)]
+    )
+    found = unpack(tf.constant(observation), packing)
+    for ours, theirs in zip(found, (masks[:, -1].astype(bool), pictures, vectors), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+    network = q_network("small", (observation.shape[-1],), 2, 3, packing=packing)
+    parameters = network.init(np.random.default_rng(0))
+    assert parameters["hidden0/w"].shape == (4 * 5 * 32 + 2 * 2, 128)
+    values = network.apply(parameters, observation)["q_values"].numpy()
+    np.testing.assert_array_equal(values == NEVER, [[False, True, False], [True, False, False]])
+    # The vector goes in behind the features of the picture.
+    observation[..., -8:] = 0
+    parameters["hidden0/w"][-4:] = 0
+    silent = network.apply(parameters, observation)["q_values"].numpy()
+    alone = q_network("small", (4, 5), 2, 3)
+    parameters["hidden0/w"] = parameters["hidden0/w"][:-4]
+    expected = alone.apply(parameters, pictures)["q_values"].numpy()
+    np.testing.assert_allclose(silent[silent != NEVER], expected[silent != NEVER], rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=15)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from async_dqn.nn.policies import (
+    NEVER,
     ape_x_epsilons,
     drawn_epsilons,
     epsilon_greedy,
@@ -162,3 +163,15 @@ def test_a_drawn_epsilon_depends_on_the_seed_and_the_number_of_the_environment_a
     for first, count in [(0, 1), (0, 40), (25, 3), (99, 1)]:
         np.testing.assert_array_equal(drawn_epsilons(7, first, count), whole[first : first + count])
     assert (drawn_epsilons(8, 0, 100) != whole).any()
+
+
+@pytest.mark.parametrize("epsilon", [1.0, np.full(9_000, 0.25)])
+def test_exploration_is_uniform_over_the_actions_that_can_be_taken(epsilon):
+    q_values = np.tile(np.float32([NEVER, 1, 2, NEVER, 3]), (9_000, 1))
+    actions = epsilon_greedy(q_values, epsilon, np.random.default_rng(0))
+    shares = np.bincount(actions, minlength=5) / len(actions)
+    explored = np.mean(epsilon)
+    expected = explored / 3 * np.array([0, 1, 1, 0, 1]) + (1 - explored) * np.array([0, 0, 0, 0, 1])
+    np.testing.assert_allclose(shares, expected, atol=0.02)
+    assert shares[0] == shares[3] == 0
+    assert set(sample_softmax(q_values, np.random.default_rng(0))) <= {1, 2, 4}

@@ -26,7 +26,7 @@ from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.envs import registry
 from async_dqn.nn.module import initial_parameters
 from async_dqn.roles.worker import make_remote_store
-from async_dqn.run import build
+from async_dqn.run import build, preflight
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.settings.config import Config
 from async_dqn.store.base import Counters, Update
@@ -54,7 +54,7 @@ def median_ms(call: Callable[[], object], seconds: float, clock: Callable[[], fl
 
 def environment(config: Config, *, seconds: float) -> dict[str, float]:
     """One agent step of an environment, of as many as a worker has."""
-    spec = registry.resolve(config.env, config.protocol)
+    spec = preflight.resolve(config)
     env = registry.make_vector_env(spec, config.envs_per_worker, config.seed, num_threads=1)
     rng = np.random.default_rng(config.seed)
     actions = itertools.cycle([registry.random_actions(spec, config.envs_per_worker, rng) for _ in range(1_000)])

@@ -13,8 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_emulators
-from async_dqn.envs.spaces import Adapted
+from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_adapted, make_emulators
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
 _ATARI_SHAPE = (210, 160, 3)
@@ -63,14 +62,14 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
         return Screen(VectorEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
     if not has_window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
-    single = SyncVectorEnv([lambda: Adapted(_make(spec))], autoreset_mode=AutoresetMode.DISABLED)
+    single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
     frames_per_second = int(single.metadata.get("render_fps") or 30)
     return Screen(VectorEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
 
 
 def _make(spec: EnvironmentSpec) -> gymnasium.Env:
     try:
-        return gymnasium.make(spec.id, render_mode="rgb_array", max_episode_steps=-1, disable_env_checker=True)
+        return make_adapted(spec, render_mode="rgb_array")
     except Exception as error:  # without pictures it could be made
         raise UserError(f"{spec.id} cannot be drawn; with render_mode=rgb_array: {one_line(error)}") from error
 
