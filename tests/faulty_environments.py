@@ -1,6 +1,9 @@
 """Environments with faults such as people bring: `--env=faulty_environments:Faulty/NAME-v0` with this folder on
 PYTHONPATH. Episodes of 20 steps, of which action 1 is the right one: a reward of 1."""
 
+import os
+import threading
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -130,6 +133,29 @@ class NoRenderMode(Plain):
 class RaisingReset(Plain):
     def reset(self, **kwargs):
         raise FileNotFoundError("map.csv: no such level file")
+
+
+class Dies(Plain):
+    """Ends its process at action 1."""
+
+    def reward(self, action):
+        if action == 1:
+            os._exit(7)
+        return 0.0
+
+
+class Raises(Plain):
+    def reward(self, action):
+        if action == 1:
+            raise ValueError("no such level")
+        return 0.0
+
+
+class Hangs(Plain):
+    def reward(self, action):
+        if action == 1:
+            threading.Event().wait()
+        return 0.0
 
 
 class Needy(Plain):

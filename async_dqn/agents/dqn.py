@@ -107,7 +107,16 @@ class DQN(EpsilonGreedyAgent):
             "learning_rate_steps": 500_000,
         },
         "cartpole": _CARTPOLE,
-        "pictures": _CARTPOLE | {"total_steps": 200_000, "epsilon_steps": 20_000, "learning_rate": 5e-4},
+        # Noise is learned by heart sooner with the contrast that `center_frames` gives, and with n-step returns.
+        "pictures": _CARTPOLE
+        | {
+            "total_steps": 200_000,
+            "center_frames": False,
+            "n_step": 1,
+            "target_period": 200,
+            "epsilon_steps": 20_000,
+            "learning_rate": 5e-4,
+        },
     }
 
     config: DQNConfig

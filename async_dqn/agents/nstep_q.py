@@ -76,7 +76,6 @@ class NStepQ(EpsilonGreedyAgent):
         "pong": _ATARI
         | {"total_steps": 5_000_000, "stop_at_return": 18.0, "exploration": "shared", "epsilon_steps": 200_000},
         "cartpole": {
-            "network": "mlp",
             "total_steps": 150_000,
             "envs_per_worker": 8,
             "clip_rewards": False,

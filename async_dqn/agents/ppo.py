@@ -61,7 +61,14 @@ class PPO(Agent):
     presets = {
         "atari": _ATARI,
         "pong": _ATARI | {"stop_at_return": 18.0},
-        "pictures": _ATARI | {"network": "auto", "total_steps": 500_000, "envs_per_worker": 8, "clip_rewards": False},
+        "pictures": _ATARI
+        | {
+            "network": "auto",
+            "total_steps": 500_000,
+            "envs_per_worker": 8,
+            "clip_rewards": False,
+            "center_frames": False,
+        },
         "cartpole": {
             "total_steps": 100_000,
             "envs_per_worker": 8,

@@ -64,7 +64,6 @@ class PQN(EpsilonGreedyAgent):
         "pong": _ATARI | {"stop_at_return": 18.0},
         "cartpole": _COMMON
         | {
-            "network": "mlp",
             "total_steps": 150_000,
             "envs_per_worker": 8,
             "clip_rewards": False,

@@ -44,17 +44,21 @@ class Episode(NamedTuple):
 
 
 class BadValue(NamedTuple):
-    """A value from an environment that nothing can be learned from: NaN, infinite, or beyond float32."""
+    """A value from an environment that nothing can be learned from: NaN, infinite, or beyond float32.
+
+    Also, without a value, a step that an environment in a process of its own could not take.
+    """
 
     environment: int
     step: int  # of its game; 0: it is in what the game began with, and told with the step that was taken there
-    field: str  # "reward", "observation[3]"
-    value: float
+    field: str  # "reward", "observation[3]"; without a value, what happened
+    value: float | None
 
     def described(self, env: str) -> str:
         """What is bad and where, for people; `env` is the id of the environment."""
         where = f"at step {self.step} of its game" if self.step else "at the start of a game"
-        return f"{env}, environment {self.environment}: {self.field} is {self.value} {where}"
+        what = self.field if self.value is None else f"{self.field} is {self.value}"
+        return f"{env}, environment {self.environment}: {what} {where}"
 
 
 class StepResult(NamedTuple):

@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.checks import Checked
 from async_dqn.envs.options import Options
+from async_dqn.envs.processes import EnvironmentProcesses
 from async_dqn.envs.spaces import Adapted, Unsupported
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 
@@ -73,6 +74,7 @@ def make_vector_env(
     seed: int,
     num_threads: int = 0,
     max_episode_steps: int | None = None,
+    process_timeout: float = 0.0,
 ) -> VectorEnv:
     """Makes N environments; the same seed and actions give the same frames, whatever the threads do.
 
@@ -82,15 +84,19 @@ def make_vector_env(
       seed: any integer, used modulo 2^30 as the emulator's seeds are 31 bits.
       num_threads: emulator threads on Atari, 0 for one per environment or core, whichever is fewer.
       max_episode_steps: agent steps after which an episode is truncated, in place of the limit in `spec`.
+      process_timeout: have each environment other than Atari's in a process of its own, which may take so many seconds
+        for a step; 0: all are in this one.
     """
     spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
-    environments: gymnasium.vector.VectorEnv
+    environments: gymnasium.vector.VectorEnv | EnvironmentProcesses
     steps_per_seed = 0
     if spec.is_atari:
         # Emulators could end an episode at a lost life, but would start the game over, or at a limit, but
         # would not render its last frames. So they are only asked for the end of the game.
         environments = make_emulators(spec, num_envs, num_threads=num_threads)
         steps_per_seed = ATARI_STEPS_PER_SEED
+    elif process_timeout:
+        environments = EnvironmentProcesses(lambda: make_adapted(spec), num_envs, process_timeout)
     else:
         makers = [lambda: make_adapted(spec)] * num_envs
         environments = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)

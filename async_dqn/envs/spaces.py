@@ -89,7 +89,7 @@ class Observations(NamedTuple):
         but a change of shape and type.
       packing: what packed bytes are; None: they are not packed.
       bounds: the least and the largest value in a picture.
-      left_out: what nothing is learned from, as it is text.
+      left_out: what nothing is learned from, as it is text, or of a space that is not gymnasium's.
     """
 
     space: spaces.Box
@@ -100,6 +100,8 @@ class Observations(NamedTuple):
 
 
 _EMPTY = np.zeros(0, np.uint8)
+_UNSIZED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
+_KNOWN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, *_UNSIZED)
 
 
 def adapt_observations(space: gymnasium.Space, num_masked: int = 0) -> Observations:
@@ -112,17 +114,17 @@ def adapt_observations(space: gymnasium.Space, num_masked: int = 0) -> Observati
       Unsupported: it holds more than one picture, or a space that has no fixed size.
     """
     leaves = list(_leaves(space))
-    left_out = tuple(leaf.name for leaf in leaves if isinstance(leaf.space, spaces.Text))
-    leaves = [leaf for leaf in leaves if not isinstance(leaf.space, spaces.Text)]
+    left_out = tuple(leaf.name for leaf in leaves if not isinstance(leaf.space, _KNOWN))
+    leaves = [leaf for leaf in leaves if isinstance(leaf.space, _KNOWN)]
     for leaf in leaves:
-        if not leaf.space.is_np_flattenable:
+        if isinstance(leaf.space, _UNSIZED):
             raise Unsupported(f"{leaf.name or 'these'} have no fixed size")
     pictures = [leaf for leaf in leaves if is_picture(leaf.space) and (len(leaves) == 1 or _as_bytes(leaf.space))]
     vectors = [leaf for leaf in leaves if leaf not in pictures]
     if len(pictures) > 1:
         raise Unsupported(f"{' and '.join(leaf.name for leaf in pictures)} are pictures, and one is supported")
     if not leaves:
-        raise Unsupported("there is nothing but text")
+        raise Unsupported("there is nothing but text, or a space that is not gymnasium's")
     size = sum(spaces.flatdim(leaf.space) for leaf in vectors)
 
     def vector(observation: Any) -> np.ndarray:

@@ -41,7 +41,7 @@ class EnvironmentSpec:
     action_shape: tuple[int, ...] = ()  # of one action: () where they are discrete, (D,) where they are continuous
     packing: Packing | None = None  # what the bytes of an observation of several parts are
     bounds: tuple[float, float] = (0.0, 255.0)  # the least and the largest value in a picture
-    left_out: tuple[str, ...] = ()  # parts of an observation that nothing is learned from, as they are text
+    left_out: tuple[str, ...] = ()  # parts of an observation that nothing is learned from, as they are text or unknown
     options: Options = Options()  # how it is made
 
     @property
@@ -85,7 +85,7 @@ class VectorEnv:
 
     def __init__(
         self,
-        environments: Any,  # a gymnasium.vector.VectorEnv; on Atari with send() and recv()
+        environments: Any,  # a gymnasium.vector.VectorEnv, or one that has send() and recv() in place of step()
         spec: EnvironmentSpec,
         num_envs: int,
         seed: int,
@@ -96,6 +96,7 @@ class VectorEnv:
         self._environments = environments
         self._seed = seed % 2**30
         self._steps_per_seed = steps_per_seed
+        self._is_parallel = hasattr(environments, "send")
         self._max_length = spec.max_episode_steps or np.inf
         self._life_ends_episode = spec.protocol == "classic"
         self._lives = np.zeros(num_envs, np.int32)
@@ -124,12 +125,12 @@ class VectorEnv:
         Args:
           actions: [N] integers in [0, num_actions), or [N, D] floats where they are continuous; else ValueError.
 
-        Emulators do it in threads of their own; `receive` must come next.
+        Emulators, and environments in processes, do it while this process goes on; `receive` must come next.
         """
         if self._sent is not None:
             raise RuntimeError("actions were sent already; receive() must come first")
         self._sent = self._checked(actions)
-        if self.spec.is_atari:
+        if self._is_parallel:
             self._environments.send(self._sent)
 
     def receive(self) -> types.StepResult:
@@ -142,13 +143,15 @@ class VectorEnv:
         if self._sent is None:
             raise RuntimeError("there is nothing to receive; send() must come first")
         actions, self._sent = self._sent, None
-        stepped = self._environments.recv() if self.spec.is_atari else self._environments.step(actions)
+        stepped = self._environments.recv() if self._is_parallel else self._environments.step(actions)
         next_observation, reward, game_over, cut, info = stepped
         next_observation = self._canonical(next_observation)
         self._record(actions)
         self._lengths += 1
         bad = self._find_bad(next_observation, reward) | self._blind
         self._check_share(bad.values())
+        if lost := getattr(self._environments, "lost", ""):
+            bad = {i: types.BadValue(i, int(self._lengths[i]), lost, None) for i in range(self.num_envs)}
         spoilt = np.isin(self._each, list(bad))
         if bad:
             next_observation, reward = next_observation.copy(), np.where(spoilt, 0, reward)

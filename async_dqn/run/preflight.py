@@ -49,5 +49,6 @@ def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -
             f"--{flag}={value} needs {needed / 1e9:.2f} GB of memory here, but {available / 1e9:.2f} GB is available; "
             f"about {value * max(available, 0) // needed} would fit"
         )
-    left_out = f"; of observations {' and '.join(spec.left_out)} is text and left out" if spec.left_out else ""
+    names = " and ".join(spec.left_out)
+    left_out = f"; of observations {names} is left out: it is text, or no space of gymnasium's" if names else ""
     return f"experience: {needed / 1e9:.2f} GB when full{left_out}"

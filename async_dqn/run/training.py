@@ -68,7 +68,10 @@ class Training:
         saved_seed, totals = self._snapshots.load()
         seed = environment_seed if saved_seed is None else saved_seed
         if part is not Part.LEARNER:
-            self._env = registry.make_vector_env(agent.spec, config.envs_per_worker, seed, num_threads)
+            timeout = config.env_timeout if config.env_processes else 0.0
+            self._env = registry.make_vector_env(
+                agent.spec, config.envs_per_worker, seed, num_threads, process_timeout=timeout
+            )
         self._snapshots.begin(self._env, seed, in_episode=saved_seed is not None)
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
         self._bad_values = BadValues(agent.spec.id, say)

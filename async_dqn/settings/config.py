@@ -63,6 +63,16 @@ class EnvironmentSettings(Fields):
     action_mask: bool = setting(
         False, "Take and value only the actions that the `action_mask` in the environment's info allows."
     )
+    env_processes: bool = setting(
+        False, "Have each environment in a process of its own; one that crashes or hangs is replaced.", shared=False
+    )
+    env_timeout: float = setting(
+        60.0,
+        "Seconds that a step of an environment may take (with --env_processes).",
+        minimum=0.01,
+        maximum=86_400,
+        shared=False,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

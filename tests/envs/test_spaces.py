@@ -123,9 +123,16 @@ def test_other_spaces_are_flattened_as_gymnasium_does(space):
         np.testing.assert_allclose(agents, np.float32(spaces.flatten(space, seen)))
 
 
+class Mission(gymnasium.Space):
+    """A space of its own, as MiniGrid has it."""
+
+    def sample(self, mask=None):
+        return "go"
+
+
 def test_a_picture_beside_other_things_is_packed_and_text_is_left_out():
     space = spaces.Dict(
-        image=picture_box(7, 7, 3), mission=spaces.Text(9), direction=spaces.Discrete(4), at=spaces.Box(-9, 9, (2,))
+        image=picture_box(7, 7, 3), mission=Mission(), direction=spaces.Discrete(4), at=spaces.Box(-9, 9, (2,))
     )
     found = adapt_observations(space)
     assert found.packing == Packing(0, (7, 7, 3), 2 + 4) and found.left_out == ("mission",)
@@ -142,7 +149,9 @@ def test_a_picture_beside_other_things_is_packed_and_text_is_left_out():
     [
         (spaces.Dict(a=picture_box(8, 8), b=picture_box(9, 9)), "a and b are pictures, and one is supported"),
         (spaces.Sequence(spaces.Discrete(3)), "no fixed size"),
+        (spaces.Graph(spaces.Box(-1, 1, (2,)), None), "no fixed size"),
         (spaces.Dict(a=spaces.Text(3)), "nothing but text"),
+        (Mission(), "nothing but text"),
     ],
 )
 def test_other_observations_are_refused(space, words):

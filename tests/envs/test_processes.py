@@ -1,0 +1,60 @@
+"""processes.py: environments in processes of their own, which crash and hang."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from async_dqn.base.errors import RunFailed
+from async_dqn.envs import processes, registry
+
+pytestmark = pytest.mark.slow  # each process imports what it needs
+
+
+@contextlib.contextmanager
+def made(name, num_envs=2, timeout=60.0):
+    spec = registry.resolve(name, "none")
+    with contextlib.closing(registry.make_vector_env(spec, num_envs, seed=3, process_timeout=timeout)) as env:
+        yield env
+
+
+def test_processes_play_as_this_one_does():
+    with made("CartPole-v1") as env, contextlib.closing(registry.make_vector_env(env.spec, 2, seed=3)) as twin:
+        np.testing.assert_array_equal(env.reset(), twin.reset())
+        for actions in np.random.default_rng(0).integers(2, size=(60, 2)):
+            ours, theirs = env.step(actions), twin.step(actions)
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Dies", "the process of one ended with exit code 7"),
+        ("Raises", "ValueError: no such level"),
+        ("Hangs", "one took more than 5 seconds"),
+    ],
+)
+def test_a_step_that_is_lost_ends_all_games_and_new_ones_begin(name, reason):
+    """These fail at action 1."""
+    with made(f"faulty_environments:Faulty/{name}-v0", timeout=5.0) as env:
+        env.reset()
+        before = env.step(np.array([0, 0])).observation
+        result = env.step(np.array([0, 1]))
+        assert [(bad.environment, bad.value) for bad in result.bad_values] == [(0, None), (1, None)]
+        assert reason in result.bad_values[0].described(env.spec.id)
+        np.testing.assert_array_equal(result.spoilt(), [0, 1])
+        assert not result.episodes and not result.terminated.any() and not result.truncated.any()
+        np.testing.assert_array_equal(result.next_observation, before)  # the game ends before the step
+        assert result.observation[:, 1].tolist() == [0, 0]
+        after = env.step(np.array([0, 0]))
+        assert after.observation[:, 1].tolist() == [1, 1] and not after.bad_values
+
+
+def test_too_many_restarts_end_the_run(monkeypatch):
+    monkeypatch.setattr(processes, "_MOST_RESTARTS", 1)
+    with made("faulty_environments:Faulty/Dies-v0", num_envs=1) as env:
+        env.reset()
+        env.step(np.array([1]))
+        with pytest.raises(RunFailed, match="exit code 7.*restart 2 in"):
+            env.step(np.array([1]))
