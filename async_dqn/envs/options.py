@@ -42,10 +42,12 @@ class Options:
         """What the environment is constructed with. Raises UserError where it is no JSON object."""
         try:
             found = json.loads(self.env_args)
-        except ValueError as error:
-            raise UserError(f"--env_args={self.env_args}: is no JSON, such as '{{\"size\": 8}}': {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"--env_args={one_line(self.env_args)}: is no JSON, such as '{{\"size\": 8}}': {one_line(error)}"
+            ) from error
         if not isinstance(found, dict):
-            raise UserError(f"--env_args={self.env_args}: must be a JSON object, such as '{{\"size\": 8}}'")
+            raise UserError(f"--env_args={one_line(self.env_args)}: must be a JSON object, such as '{{\"size\": 8}}'")
         return found
 
     def wrap(self, env: gymnasium.Env) -> gymnasium.Env:

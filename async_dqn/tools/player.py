@@ -35,6 +35,8 @@ class Player:
         variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
         self._evaluate = build.make_evaluate(agent, variables)
         self._adapted = None if agent.spec.is_atari else registry.make_adapted(agent.spec)
+        if self._adapted:
+            self._adapted.close()  # only its spaces are needed
         self._stack: FrameStack | None = None
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last

@@ -2,6 +2,8 @@
 
 import re
 
+import gymnasium
+import numpy as np
 import pytest
 
 from async_dqn.agents.table import make_config
@@ -55,3 +57,17 @@ def test_continuous_actions_are_refused_by_agents_that_need_discrete_ones():
     with pytest.raises(UserError, match=r"^--env=Pendulum-v1: has continuous actions; --agent=dqn .* ppo.* can$"):
         preflight.resolve(Config(env="Pendulum-v1"))
     assert preflight.resolve(make_config("ppo", "pendulum", {"env": "Pendulum-v1"})).is_continuous
+
+
+class Camera(gymnasium.Env):
+    """Never played."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Box(0, 255, (210, 160, 3), np.uint8)
+
+
+def test_pictures_take_a_byte_for_each_of_their_numbers(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Camera-v0", gymnasium.envs.registration.EnvSpec("Camera-v0", Camera))
+    config = make_config("dqn", "pictures", {"env": "Camera-v0", "replay_capacity": 30_000, "num_workers": 1})
+    needed = preflight.experience_bytes(config, preflight.resolve(config), 1)
+    assert 1 <= needed / (30_000 * 210 * 160 * 3) < 1.001
