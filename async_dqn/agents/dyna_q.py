@@ -75,7 +75,7 @@ class DynaQ(DQN):
     config: DynaQConfig
 
     def __init__(self, config: DynaQConfig, spec: EnvironmentSpec, worker: int = 0):
-        if spec.is_atari or len(spec.observation_shape) != 1:
+        if spec.is_atari or spec.packing or len(spec.observation_shape) != 1:
             raise UserError(
                 f"--agent=dyna_q: its model predicts vectors, but {spec.id} has observations of shape "
                 f"{spec.observation_shape}"
