@@ -131,7 +131,7 @@ class DQN(EpsilonGreedyAgent):
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
         if not spec.is_atari:
-            return "pictures" if spec.picture_shape else "cartpole"
+            return "pictures" if spec.picture_shape and "pictures" in cls.presets else "cartpole"
         return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
 
     @classmethod

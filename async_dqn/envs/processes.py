@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from async_dqn.base.errors import RunFailed, one_line
+from async_dqn.base.errors import RunFailed, UserError, one_line
 
 # The run ends where more restarts than this came in so many steps.
 _MOST_RESTARTS, _WINDOW = 10, 1_000
@@ -66,6 +66,8 @@ class EnvironmentProcesses:
                 if self._fault:
                     raise self._fault
                 return self._environments.step_wait(self._timeout)
+            except (RunFailed, UserError):  # what the environment is in the wrong about, at every start
+                raise
             except Exception as fault:  # whatever an environment raises
                 self.lost = self._restart(fault)
         never = np.zeros(self._num_envs, bool)
@@ -83,6 +85,8 @@ class EnvironmentProcesses:
             try:
                 self._environments.reset_async(seed=seed, options={"reset_mask": mask})
                 return self._environments.reset_wait(self._timeout)
+            except (RunFailed, UserError):
+                raise
             except Exception as fault:
                 lost, mask = self._restart(fault), everywhere
                 self._lost_in_reset = "" if asked.all() else lost

@@ -14,6 +14,7 @@ from async_dqn.agents.dqn import DQNConfig
 from async_dqn.agents.table import config_from_dict, find, make_config
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
+from async_dqn.run import preflight
 from async_dqn.settings.config import ALONE, Config
 from async_dqn.settings.fields import type_of
 
@@ -42,8 +43,9 @@ def test_every_preset_is_valid_and_changes_what_it_names(agent, preset):
 @EVERY_AGENT
 @pytest.mark.parametrize("env", ["pong", "breakout", "CartPole-v1"])
 def test_every_agent_has_a_preset_for_every_kind_of_environment(agent, env):
-    preset = find(agent).default_preset(registry.resolve(env, "classic"))
-    assert (make_config(agent, preset, {}).network == "mlp") == (env == "CartPole-v1")
+    spec = registry.resolve(env, "classic")
+    network = make_config(agent, find(agent).default_preset(spec), {}).network
+    assert network in ("auto", *preflight.fitting_networks(spec.picture_shape))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_the_nature_preset_has_the_frame_counts_of_deepmind_s_code():
 
 def test_single_settings_override_the_preset():
     config = make_config("dqn", "cartpole", {"batch_size": 7})
-    assert (config.batch_size, config.network) == (7, "mlp")
+    assert (config.batch_size, config.network) == (7, "auto")
 
 
 @pytest.mark.parametrize(("name", "hint"), [("natur", ["nature?"]), ("xyz", [])])
