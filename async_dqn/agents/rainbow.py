@@ -25,5 +25,8 @@ class Rainbow(C51):
             "learning_rate": 6.25e-5,
             "optimizer_epsilon": 1.5e-4,
         },
-        **{name: {**C51.presets[name], **_PARTS} for name in ("atari-fast", "pong-fast", "cartpole")},
+        "atari-fast": {**C51.presets["atari-fast"], **_PARTS},
+        "pong-fast": {**C51.presets["pong-fast"], **_PARTS},
+        # Noise explores for longer than a falling epsilon.
+        "cartpole": {**C51.presets["cartpole"], **_PARTS, "total_steps": 60_000},
     }
