@@ -3,6 +3,7 @@ PYTHONPATH. Episodes of 20 steps, of which action 1 is the right one: a reward o
 
 import os
 import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -128,6 +129,15 @@ class NoEnd(Plain):
 class NoRenderMode(Plain):
     def __init__(self):
         super().__init__()
+
+
+class StuckReset(Plain):
+    """A game does not begin while there is no file `free` in the current folder, but for the first ten."""
+
+    def reset(self, **options):
+        while self.game >= 10 and not os.path.exists("free"):
+            time.sleep(0.05)
+        return super().reset(**options)
 
 
 class RaisingReset(Plain):

@@ -1,5 +1,6 @@
 """Commands that train, and `doctor`, which says beforehand whether they can."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def _baseline(call: Call) -> int:
     Progress().say(f"run directory: {run.path}\n{memory}")
     plain = values.progress == "plain"
     with run.claimed(Progress().say):
-        code = baseline.run_baseline(agent, run, resume=values.resume, plain=plain, should_stop=signals.install())
+        code = baseline.run_baseline(
+            agent, run, resume=values.resume, plain=plain, should_stop=signals.install(), leave=os._exit
+        )
     Progress().say(_how_to_watch(run))
     return code
 

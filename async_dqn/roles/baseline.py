@@ -1,6 +1,7 @@
 """The single-process baseline: the same agent over a store in its own memory."""
 
 import threading
+from collections.abc import Callable
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError, RunFailed
@@ -19,11 +20,20 @@ _SAVE_DEADLINE = 300.0  # seconds; a stop by signal has less
 _SIGNAL_DEADLINE = 6.0
 
 
-def run_baseline(agent: Agent, run: RunDirectory, *, resume: bool, plain: bool, should_stop: threading.Event) -> int:
+def run_baseline(
+    agent: Agent,
+    run: RunDirectory,
+    *,
+    resume: bool,
+    plain: bool,
+    should_stop: threading.Event,
+    leave: Callable[[int], object] | None = None,
+) -> int:
     """Trains in this process. Gives the exit code.
 
     Args:
       plain: show progress as lines that stay, on a terminal too.
+      leave: ends the process with a code, where an environment holds up the end; None: it is waited for.
     """
     config = agent.config
     progress = Progress(plain=plain)
@@ -48,8 +58,15 @@ def run_baseline(agent: Agent, run: RunDirectory, *, resume: bool, plain: bool, 
         progress=progress,
         restored=restored,
     )
+
+    def rescue() -> None:
+        client.report()
+        chief.finish(exit_reason(Stop.INTERRUPTED))
+        assert leave is not None
+        leave(130)
+
     try:
-        training.run(chief.tick, should_stop)
+        training.run(chief.tick, should_stop, rescue if leave else None)
         stopped = Stop.INTERRUPTED if should_stop.is_set() else client.counters.stopped
         unsaved = chief.finish(exit_reason(stopped))
         training.save(_SIGNAL_DEADLINE if should_stop.is_set() else _SAVE_DEADLINE)

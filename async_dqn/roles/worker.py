@@ -1,5 +1,6 @@
 """A worker: one actor-learner on the shared networks; worker 0 is the chief as well."""
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from async_dqn.settings.config import Config, QueueSettings
 from async_dqn.system import devices
 
 _SIGNAL_DEADLINE = 5.0  # seconds a ps may take to hear that a worker is done
+_RESCUE_DEADLINE = 1.0  # the same where an environment has taken most of the time to end
 
 
 def run_worker(
@@ -59,7 +61,13 @@ def run_worker(
         queue = make_queue(
             config, spec, store, worker, target=target, session_config=session_config, should_stop=should_stop.is_set
         )
-        code = WorkerRun(agent, run, store, progress, should_stop, queue).run(resume=resume, num_threads=num_threads)
+
+        def leave(code: int) -> None:
+            keeper.finish(code, _RESCUE_DEADLINE)
+            os._exit(code)
+
+        whole = WorkerRun(agent, run, store, progress, should_stop, queue, leave)
+        code = whole.run(resume=resume, num_threads=num_threads)
         return code
     finally:
         unreached = keeper.finish(code, _SIGNAL_DEADLINE)

@@ -9,6 +9,7 @@ from async_dqn.base.types import BadValue, Episode
 from async_dqn.envs.vector_env import VectorEnv
 from async_dqn.run.actor import Actor
 from async_dqn.run.separate import SendingActor, SeparateLearner
+from async_dqn.run.stuck import Gate
 from async_dqn.store.client import ParameterClient
 
 _WAIT = 0.02  # seconds between two questions whether others have given steps back, made room, or sent something
@@ -23,7 +24,7 @@ class Tick(NamedTuple):
 
 
 def run_loop(
-    actor_learner: Actor, env: VectorEnv, client: ParameterClient, *, claim: int, overlap_steps: bool = False
+    actor_learner: Actor, env: VectorEnv | Gate, client: ParameterClient, *, claim: int, overlap_steps: bool = False
 ) -> Generator[Tick, None, None]:
     """Acts, observes and learns until the global step budget is spent or the run is stopped.
 
@@ -84,7 +85,7 @@ def run_loop(
 
 
 def run_actor(
-    actor: SendingActor, env: VectorEnv, client: ParameterClient, *, claim: int
+    actor: SendingActor, env: VectorEnv | Gate, client: ParameterClient, *, claim: int
 ) -> Generator[Tick, None, None]:
     """Acts like `run_loop`, and sends each block before the next step; while there is no room for it, it waits."""
     yield from _send(actor, client, partly=False)  # of before an outage

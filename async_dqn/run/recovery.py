@@ -1,8 +1,10 @@
 """A worker's run on parameter servers, from its first request to its end, through every outage."""
 
 import contextlib
+import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from async_dqn.agents.base import Agent
@@ -40,6 +42,7 @@ class WorkerRun:
       agent: what it trains.
       store: the networks on the parameter servers; not joined yet.
       queue: by which experience crosses to the learner; None where it does not.
+      leave: ends the process with a code, where an environment holds up the end; None: it is waited for.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class WorkerRun:
         progress: Progress,
         should_stop: threading.Event,
         queue: ExperienceQueue | None = None,
+        leave: Callable[[int], object] | None = None,
     ):
-        self._queue = queue
+        self._queue, self._leave = queue, leave
         self._agent, self._config, self._index, self._run = agent, agent.config, agent.worker, run
         self._store, self._progress, self._should_stop = store, progress, should_stop
         self._start = _Start(None, is_live=False)
@@ -92,7 +96,8 @@ class WorkerRun:
             try:
                 if self._index == 0 and self._chief is None:
                     self._chief = self._make_chief(client, training)
-                training.run(self._chief.tick if self._chief else lambda: None, self._should_stop)
+                rescue = functools.partial(self._rescue, client) if self._leave else None
+                training.run(self._chief.tick if self._chief else lambda: None, self._should_stop, rescue)
                 code = self._end(client)
             except RunFailed as error:
                 self._fail(error, client)
@@ -215,6 +220,17 @@ class WorkerRun:
                 self._wait_for_others(self._chief, is_urgent=True)
                 self._chief.finish(f"failed: {error}")
             self._store.leave()
+
+    def _rescue(self, client: RoundTripClient) -> None:
+        """Saves what there is and ends the process, whose environments do not come back."""
+        with contextlib.suppress(RunError, Outage):
+            client.report()
+            if self._chief:
+                stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
+                self._chief.finish(exit_reason(stopped))
+            self._store.leave()
+        assert self._leave is not None
+        self._leave(130)
 
     def _recover(self, outage: Outage, client: RoundTripClient, training: Training) -> None:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""

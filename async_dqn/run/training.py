@@ -1,5 +1,6 @@
 """What the baseline and every worker do: run their part of an agent, and keep its files."""
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Generator
@@ -16,6 +17,7 @@ from async_dqn.run.directory import RunDirectory
 from async_dqn.run.loop import Tick, run_actor, run_learner, run_loop
 from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.run.snapshots import Snapshots
+from async_dqn.run.stuck import Gate, rescued
 from async_dqn.run.worker_metrics import WorkerMetrics
 from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.client import ParameterClient
@@ -77,15 +79,33 @@ class Training:
         self._bad_values = BadValues(agent.spec.id, say)
         gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
 
-    def run(self, tick: Callable[[], None], should_stop: threading.Event) -> None:
+    def run(
+        self, tick: Callable[[], None], should_stop: threading.Event, rescue: Callable[[], None] | None = None
+    ) -> None:
         """Trains until the budget is spent, the run is stopped or `should_stop` is set; all is reported then.
 
         Args:
           tick: what else this process has to do after every step.
+          rescue: saves what there is and ends the process, where an environment does not return once `should_stop` is
+            set; called in another thread. None: it is waited for.
 
         Raises Outage, after which it may be called again.
         """
-        ticks = self._ticks()
+        with contextlib.ExitStack() as stack:
+            if rescue and isinstance(self._env, VectorEnv):
+                gate = Gate(self._env)
+                stack.enter_context(rescued(gate, should_stop.is_set, rescue))
+                ticks = self._ticks(gate)
+            else:
+                ticks = self._ticks(self._env)
+            self._consume(ticks, tick, should_stop)
+        self.part.finish()
+        self._metrics.report()
+        self._client.finish()
+
+    def _consume(
+        self, ticks: Generator[Tick, None, None], tick: Callable[[], None], should_stop: threading.Event
+    ) -> None:
         try:
             for step in ticks:
                 self._metrics.consume(step)
@@ -96,15 +116,12 @@ class Training:
                     break
         finally:
             ticks.close()
-        self.part.finish()
-        self._metrics.report()
-        self._client.finish()
 
-    def _ticks(self) -> Generator[Tick, None, None]:
-        part, env, client = self.part, self._env, self._client
+    def _ticks(self, env: VectorEnv | Gate | NoEnvironments) -> Generator[Tick, None, None]:
+        part, client = self.part, self._client
         if isinstance(part, SeparateLearner):
             return run_learner(part, client)
-        assert isinstance(env, VectorEnv)
+        assert not isinstance(env, NoEnvironments)
         if isinstance(part, SendingActor):
             return run_actor(part, env, client, claim=_CLAIM)
         return run_loop(part, env, client, claim=_CLAIM, overlap_steps=self._overlap_steps)

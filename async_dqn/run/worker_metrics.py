@@ -81,6 +81,7 @@ class WorkerMetrics:
             self.report()
             self._reported_at = now
         if now - self._logged_at >= self._log_period:
+            self._client.report()  # else what is shown waits for the next claim, minutes where steps are slow
             self.log()
 
     def report(self) -> None:
@@ -95,7 +96,6 @@ class WorkerMetrics:
 
     def log(self) -> None:
         """Writes one row."""
-        self._client.report()  # else what is shown waits for the next claim, minutes where steps are slow
         now = time.monotonic()
         stalenesses, cycle = self._client.stalenesses, self._client.clock.seconds()
         of_interval = {
