@@ -118,7 +118,7 @@ def run_evaluate(
         with contextlib.suppress(OSError):  # a run directory may be read-only
             write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
     cut = sum(length >= limit for length in lengths)
-    if cut:
+    if cut and limit != agent.spec.max_episode_steps:
         progress.say(f"{count(cut, 'game')} of {len(lengths)} reached the limit of {limit:,} steps")
     which = f"the {trained.name} checkpoint" if trained.name else "as asked for"
     kind = f"epsilon-{play.epsilon:g} game" if play.epsilon else f"{play.name} game"
