@@ -57,8 +57,8 @@ ATARI = {
     "network": "nips",
     "total_steps": 3_000_000,
     "envs_per_worker": 16,
-    "learning_rate": 7e-4,
-    "optimizer_epsilon": 1e-6,
+    "learning_rate": 5e-4,
+    "optimizer_epsilon": 1e-8,
     "t_max": 8,
     "trace": 0.95,
 }
@@ -66,6 +66,7 @@ PAPER = ATARI | {
     "center_frames": False,
     "total_steps": 80_000_000,
     "envs_per_worker": 1,
+    "learning_rate": 7e-4,
     # 0.1 in the paper, whose gradients are sums over the steps of a rollout. Here they are means.
     "optimizer_epsilon": 0.1 / _T_MAX**2,
     "max_gradient_norm": 40.0,
