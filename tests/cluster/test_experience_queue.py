@@ -162,7 +162,9 @@ def test_a_process_that_is_killed_loses_no_more_than_it_had_in_hand(tmp_path, fl
             kill(local, victim)
         assert local.wait(RUN) == 0, local.out + local.err
         summary = summary_of(run)
-    assert (summary["env_steps"], summary["exit_reason"], summary["worker_restarts"]) == (TOTAL, "finished", 2)
+    assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")
+    # The run does not end without its learner, but an actor may not be back before the others are through.
+    assert summary["worker_restarts"] in ((0, 1, 2) if victim else (2,))
     lost = summary["env_steps"] - summary["steps_received"]
     block = 16 * 4 if flags is REPLAY else 32 * 8
     assert 0 <= lost <= 2 * 3 * block
