@@ -70,7 +70,7 @@ def mean_return(player, games, **options):
 def test_pictures(tmp_path, options):
     flags = {"env": "Quarter-v0", "env_args": json.dumps(options), "total_steps": 3_000, "threads": 1}
     run = async_dqn.train(**flags, logdir=tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
+    config = json.loads((run / "config.json").read_text())["config"]
     assert config["network"] == "auto" and config["n_step"] == 1  # of the preset for pictures
     assert mean_return(async_dqn.load(run), 10, **options) >= 18
 
