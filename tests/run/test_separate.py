@@ -185,6 +185,8 @@ def test_what_was_gathered_before_the_parameters_were_put_back_is_dropped():
     parts.actors[0].begin_stream()
     for _ in range(8):
         next(ticks)
+    assert not parts.queue.items  # a block is sent before the step after it
+    next(ticks)
     assert len(parts.queue.items) == 1
     ticks.close()
 
