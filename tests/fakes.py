@@ -27,7 +27,10 @@ def descent() -> optimizers.Optimizer:
     def apply(parameters, slots, update, learning_rate):
         return parameters.assign_sub(learning_rate * update, read_value=False)
 
-    return optimizers.Optimizer("descent", lambda size: {}, apply)
+    def step(parameters, slots, update, learning_rate):
+        parameters -= np.float32(learning_rate) * update
+
+    return optimizers.Optimizer("descent", lambda size: {}, apply, step)
 
 
 def heavy_ball() -> optimizers.Optimizer:
@@ -37,7 +40,11 @@ def heavy_ball() -> optimizers.Optimizer:
         slots["sum"].assign_add(update)
         return parameters.assign_add(slots["sum"].read_value())
 
-    return optimizers.Optimizer("heavy_ball", lambda size: {"sum": np.zeros(size, np.float32)}, apply)
+    def step(parameters, slots, update, learning_rate):
+        slots["sum"] += update
+        parameters += slots["sum"]
+
+    return optimizers.Optimizer("heavy_ball", lambda size: {"sum": np.zeros(size, np.float32)}, apply, step)
 
 
 def make_module(

@@ -103,6 +103,13 @@ def check_distributed(config: Config) -> None:
         raise UserError(f"--agent={config.agent}: trains in one process: use the command baseline")
 
 
+def index_of(values: flags.FlagValues, num_workers: int) -> int:
+    """The index that --task_index gives a worker that is in no cluster spec."""
+    if values.task_index is None or not 0 <= values.task_index < num_workers:
+        raise UserError(f"--task_index={values.task_index}: must be 0 to {num_workers - 1}")
+    return int(values.task_index)
+
+
 def check_max_restarts(values: flags.FlagValues) -> None:
     """Refuses what is out of range."""
     if not 0 <= values.max_restarts <= 1_000:

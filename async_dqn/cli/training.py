@@ -45,8 +45,12 @@ def _local(call: Call) -> int:
     run = from_flags.run_directory(values, config)
     devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
     from async_dqn.roles import local
-    from async_dqn.run import preflight
+    from async_dqn.run import build, preflight
 
+    shared = None
+    if config.store == "shared_memory":
+        agent = build.make_agent(config)
+        shared = build.make_shared_store(agent, build.create_shared_memory(agent))
     memory = preflight.check_memory(config, preflight.resolve(config), config.num_workers)
     Progress().say(memory)
     run.create()
@@ -61,6 +65,7 @@ def _local(call: Call) -> int:
             plain=values.progress == "plain",
             should_stop=signals.install(),
             inherited=inherited,
+            memory=shared,
         )
     Progress().say(_how_to_watch(run))
     return code
@@ -94,8 +99,29 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
     return supervise(task, signals.install())
 
 
+def _shared_worker(call: Call) -> int:
+    """A worker that `local --store=shared_memory` has started."""
+    values = call.values
+    config = from_flags.config(values, {})
+    index = from_flags.index_of(values, config.num_workers)
+    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    if index == 0:
+        run.check(resume=values.resume)
+    devices.hide_gpus(devices.card_of_worker(config.gpus, index))
+    should_stop = signals.install()
+    from async_dqn.roles import shared_worker
+    from async_dqn.run import build
+
+    agent = build.make_agent(config, index)
+    store = build.make_shared_store(agent, values.memory)
+    run.create()
+    return shared_worker.run_shared_worker(agent, run, store, resume=values.resume, should_stop=should_stop)
+
+
 def _worker(call: Call) -> int:
     values = call.values
+    if values.memory is not None:
+        return _shared_worker(call)
     from_flags.refuse_sharing(values, "worker", "store")
     spec, index = from_flags.cluster_task(values, "worker")
     config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
@@ -210,7 +236,10 @@ COMMANDS = {
         logdir=_RUN_DIRECTORY,
         trains=True,
         joins_cluster=True,
-        options=(("max_restarts", Whole(), 0, _RESTARTS.format("it")),),
+        options=(
+            ("max_restarts", Whole(), 0, _RESTARTS.format("it")),
+            ("memory", Whole(), None, "The shared memory of `local --store=shared_memory`, which gives it."),
+        ),
     ),
     "ps": Command(
         "Be one parameter server of a cluster.",

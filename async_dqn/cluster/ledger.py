@@ -16,14 +16,13 @@ request with which that is complete counts the update, whether it is a push or c
 """
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from async_dqn.cluster.quorum import Quorum
-from async_dqn.store.base import Counters
+from async_dqn.store.base import Counters, MemberState
 
 _C = len(Counters._fields)
 _CLAIMED, _STEPS, _MINIBATCHES, _UPDATES, _DROPPED, _REFRESHES, _STOPPED = map(
@@ -43,15 +42,6 @@ WIDTH = _BEFORE + _C
 _MEMBERS = 2  # the row of worker 0
 _MAX_REQUESTS = 2**40  # of one process
 _BEHIND = -1  # in place of a hold: a shard has not applied the last version yet
-
-
-class MemberState(IntEnum):
-    """What the ledger knows of a worker."""
-
-    EXPECTED = 0  # it has not come yet
-    ACTIVE = 1
-    DONE = 2
-    LOST = 3  # its lease ran out
 
 
 class Member(NamedTuple):

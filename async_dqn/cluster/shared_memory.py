@@ -8,8 +8,6 @@ decides what to do with either, and when.
 """
 
 import contextlib
-import ctypes
-import errno
 import functools
 import mmap
 import os
@@ -22,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from async_dqn.system.memory import anonymous_file
+
 _NUM_BUFFERS = 2
-_CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 _ROW = 64  # bytes, to which every array is aligned; the first row holds the segment's number
 _REACHES, _TAKE, _GIVE = "pyfunc_0", "pyfunc_1", "pyfunc_2"  # TensorFlow names functions in the order they come in
 
@@ -51,19 +50,6 @@ def _map(descriptor: int, size: int) -> _Arrays:
     return _Arrays(np.frombuffer(memory, np.uint64, 1), update, pulled)
 
 
-def _anonymous_file() -> int:
-    """A descriptor of a file that has no name. Raises OSError where the system has none (all but Linux)."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("async-dqn")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "memfd_create"):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    descriptor = libc.memfd_create(b"async-dqn", _CLOSE_ON_EXEC)  # Pythons built on an old system, as conda's are
-    if descriptor < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(descriptor)
-
-
 class Segment:
     """Memory for one shard: an update on its way out, and two buffers for parameters on their way in.
 
@@ -78,7 +64,7 @@ class Segment:
     """
 
     def __init__(self, size: int):
-        descriptor = _anonymous_file()
+        descriptor = anonymous_file()
         self._let_go = weakref.finalize(self, os.close, descriptor)
         os.ftruncate(descriptor, _num_bytes(size))
         arrays = _map(descriptor, size)

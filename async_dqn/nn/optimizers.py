@@ -1,18 +1,23 @@
 """Optimizers over one flat float32 vector, built from TensorFlow's fused kernels.
 
 The same `apply` runs on a worker's own variables (eager, inside a `tf.function`) and on a parameter server's shard
-(graph, placed beside the shard), so a gradient means the same thing wherever it is applied.
+(graph, placed beside the shard), so a gradient means the same thing wherever it is applied. `step` is the same again
+for arrays in memory that processes share: TensorFlow would first copy what it does not own. It goes through the vector
+in blocks that stay in a core's cache, in the order of operations of TensorFlow's kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 Slots = Mapping[str, Any]  # slot name -> variable
+Arrays = Mapping[str, np.ndarray]  # slot name -> array
+
+_BLOCK = 32_768  # floats
 
 
 class Optimizer(NamedTuple):
@@ -22,11 +27,13 @@ class Optimizer(NamedTuple):
       initial_slots: size -> {slot name: initial value}. A slot of shape [size] follows the parameters when they are cut
         into shards; a slot of any other shape belongs to every shard alike.
       apply: (parameters variable [P], slots, update tensor [P], learning rate scalar) -> an operation (graph) or None.
+      step: (parameters [P], slots, update [P], learning rate) steps arrays of float32 where they lie, in NumPy.
     """
 
     name: str
     initial_slots: Callable[[int], dict[str, np.ndarray]]
     apply: Callable[[Any, Slots, tf.Tensor, tf.Tensor], Any]
+    step: Callable[[np.ndarray, Arrays, np.ndarray, float], None]
 
 
 def add() -> Optimizer:
@@ -36,7 +43,11 @@ def add() -> Optimizer:
         del slots, learning_rate
         return parameters.assign_add(update, read_value=False)
 
-    return Optimizer("add", lambda size: {}, apply)
+    def step(parameters: np.ndarray, slots: Arrays, update: np.ndarray, learning_rate: float) -> None:
+        del slots, learning_rate
+        parameters += update
+
+    return Optimizer("add", lambda size: {}, apply, step)
 
 
 def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
@@ -66,7 +77,40 @@ def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> 
         with tf.control_dependencies([applied] if applied is not None else []):
             return slots["beta_powers"].assign(powers * tf.constant([beta1, beta2]), read_value=False)
 
-    return Optimizer("adam", initial_slots, apply)
+    def step(parameters: np.ndarray, slots: Arrays, update: np.ndarray, learning_rate: float) -> None:
+        powers = slots["beta_powers"].copy()  # [2]
+        _step_adam(parameters, slots, update, np.float32(learning_rate), powers, (beta1, beta2), epsilon)
+        slots["beta_powers"][:] = powers * np.array([beta1, beta2], np.float32)
+
+    return Optimizer("adam", initial_slots, apply, step)
+
+
+def _step_adam(
+    parameters: np.ndarray,
+    slots: Arrays,
+    update: np.ndarray,
+    learning_rate: np.float32,
+    powers: np.ndarray,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """ResourceApplyAdam on arrays; `powers` [2] are those of the betas."""
+    one, (beta1, beta2) = np.float32(1), np.array(betas, np.float32)
+    rate = learning_rate * np.sqrt(one - powers[1]) / (one - powers[0])
+    for part, change, scale in _blocks(len(parameters)):
+        gradient, m, v = update[part], slots["m"][part], slots["v"][part]
+        np.subtract(gradient, m, out=change)
+        change *= one - beta1
+        m += change
+        np.multiply(gradient, gradient, out=change)
+        change -= v
+        change *= one - beta2
+        v += change
+        np.sqrt(v, out=scale)
+        scale += np.float32(epsilon)
+        np.multiply(m, rate, out=change)
+        change /= scale
+        parameters[part] -= change
 
 
 def rectification(step: tf.Tensor, beta2: float) -> tf.Tensor:
@@ -121,7 +165,16 @@ def radam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) ->
         with tf.control_dependencies([moved] if moved is not None else []):
             return slots["step"].assign(last + 1, read_value=False)
 
-    return Optimizer("radam", initial_slots, apply)
+    def step(parameters: np.ndarray, slots: Arrays, update: np.ndarray, learning_rate: float) -> None:
+        number, rate = np.float64(slots["step"]) + 1, np.float32(learning_rate)
+        powers = np.power(np.array([beta1, beta2]), number).astype(np.float32)  # [2]
+        factor = np.float32(rectification(tf.constant(number), beta2))
+        _step_adam(parameters, slots, update, rate * factor, powers, (beta1, beta2), epsilon)
+        if not factor:
+            parameters -= rate / (np.float32(1) - powers[0]) * slots["m"]
+        slots["step"][...] = number
+
+    return Optimizer("radam", initial_slots, apply, step)
 
 
 def rmsprop(
@@ -153,4 +206,36 @@ def rmsprop(
             return tf.raw_ops.ResourceApplyCenteredRMSProp(mg=slots["mg"].handle, **common)
         return tf.raw_ops.ResourceApplyRMSProp(**common)
 
-    return Optimizer("centered_rmsprop" if centered else "rmsprop", initial_slots, apply)
+    def step(parameters: np.ndarray, slots: Arrays, update: np.ndarray, learning_rate: float) -> None:
+        forget = np.float32(1) - np.float32(decay)
+        for part, change, scale in _blocks(len(parameters)):
+            gradient, ms = update[part], slots["ms"][part]
+            np.multiply(gradient, gradient, out=change)
+            change -= ms
+            change *= forget
+            ms += change
+            if centered:
+                mg = slots["mg"][part]
+                np.subtract(gradient, mg, out=change)
+                change *= forget
+                mg += change
+                np.multiply(mg, mg, out=change)
+                np.subtract(ms, change, out=scale)
+                scale += np.float32(epsilon)
+            else:
+                np.add(ms, np.float32(epsilon), out=scale)
+            np.sqrt(scale, out=scale)
+            np.multiply(gradient, np.float32(learning_rate), out=change)
+            change /= scale
+            slots["mom"][part] = change
+            parameters[part] -= change
+
+    return Optimizer("centered_rmsprop" if centered else "rmsprop", initial_slots, apply, step)
+
+
+def _blocks(size: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """The parts of a vector that are stepped one after another, each with two arrays of its length to compute in."""
+    scratch = np.empty([2, min(size, _BLOCK)], np.float32)
+    for begin in range(0, size, _BLOCK):
+        part = slice(begin, min(begin + _BLOCK, size))
+        yield part, *scratch[:, : part.stop - begin]

@@ -1,4 +1,7 @@
-"""A cluster on this machine: starts every ps and worker as a process of its own, watches them, shows one progress."""
+"""A run of several processes on this machine: starts every ps and worker, watches them, shows one progress.
+
+With `--store=shared_memory` there is no ps: the workers inherit the file that holds what they share.
+"""
 
 import contextlib
 import json
@@ -7,7 +10,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
 from async_dqn.base.files import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
@@ -17,9 +22,27 @@ from async_dqn.run.progress import Progress, count
 from async_dqn.run.supervise import supervise_cluster
 from async_dqn.run.watch import Watch
 from async_dqn.settings.config import Config
+from async_dqn.store.shared_memory import SharedMemoryStore
 from async_dqn.system import signals
 from async_dqn.system.private_network import PrivateNetwork
 from async_dqn.system.task import Task
+
+
+class _Meeting(NamedTuple):
+    """How the processes of a run come together.
+
+    Attributes:
+      flags, inherited: for every process.
+      enter: called in every process before its program.
+      look: called again and again with the workers.
+      what: they share, as a person is told.
+    """
+
+    flags: Sequence[str]
+    inherited: Sequence[int]
+    enter: Callable[[], None]
+    look: Callable[[Sequence[Task]], None]
+    what: str
 
 
 def _program(job: str, index: int) -> list[str]:
@@ -37,6 +60,7 @@ def run_local(
     plain: bool,
     should_stop: threading.Event,
     inherited: Sequence[int] = (),
+    memory: SharedMemoryStore | None = None,
     program: Callable[[str, int], Sequence[str]] = _program,
 ) -> int:
     """Runs the whole cluster to its end. Gives the exit code: 0 once worker 0 has ended well, whatever it took.
@@ -50,6 +74,7 @@ def run_local(
       private_network: whether only this run's processes can reach its ports: always, never, or auto: if possible.
       should_stop: set when the user interrupts.
       inherited: descriptors that every process keeps open.
+      memory: what the workers share with `--store=shared_memory`; None: they share parameter servers.
       program: the command of a job and task index, before the flags.
 
     Raises:
@@ -59,14 +84,9 @@ def run_local(
     run.create()
     run.logs.mkdir(exist_ok=True)
     progress.say(f"run directory: {run.path}")
-    spec_file = run.path / "cluster.json"
-    spec = ClusterSpec.local(config.num_ps, config.num_workers)
-    write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
-    common = [*flags, f"--cluster_spec={spec_file}", f"--logdir={run.path}"]
-
     verdict = run.new_exit_reason()  # of this run, as its chief writes it down; not of one that it goes on from
 
-    def make_task(job: str, index: int) -> Task:
+    def make_task(job: str, index: int, meeting: _Meeting) -> Task:
         is_chief = (job, index) == ("worker", 0)
         has_trained = _news_of(run.worker(index) / "metrics.csv")
 
@@ -76,6 +96,7 @@ def run_local(
 
         def command(restarts: int) -> list[str]:
             goes_on = resume or (is_chief and restarts > 0 and run.config.exists())
+            common = [*flags, *meeting.flags, f"--logdir={run.path}"]
             return [*program(job, index), *common, *(["--resume"] if goes_on else [])]
 
         task = Task(
@@ -86,19 +107,25 @@ def run_local(
             say=progress.say,
             log=run.logs / f"{job}-{index}.log",
             ask=signals.ASK,
-            inherited=inherited,
-            enter=enter,
+            inherited=[*inherited, *meeting.inherited],
+            enter=meeting.enter,
             is_final=is_final,
             is_done=lambda: is_chief and verdict() in ("finished", "solved"),
         )
         return task
 
-    with _network(private_network, run.path, progress.say) as enter:
-        servers = [make_task("ps", index) for index in range(config.num_ps)]
-        workers = [make_task("worker", index) for index in range(config.num_workers)]
+    meet = _in_memory(memory, config.mode) if memory else _on_servers(config, run.path, private_network, progress.say)
+    with meet as meeting:
+        servers = [make_task("ps", index, meeting) for index in range(config.num_ps)]
+        workers = [make_task("worker", index, meeting) for index in range(config.num_workers)]
         watch = Watch(run, servers, workers, progress, total_steps=config.total_steps, goal=config.stop_at_return)
-        progress.say(f"starting {config.num_ps} ps and {count(config.num_workers, 'worker')} (logs in {run.logs})")
-        code = supervise_cluster(servers, workers, should_stop, watch.look)
+
+        def look() -> None:
+            meeting.look(workers)
+            watch.look()
+
+        progress.say(f"starting {count(config.num_workers, 'worker')} on {meeting.what} (logs in {run.logs})")
+        code = supervise_cluster(servers, workers, should_stop, look)
     watch.report(has_summary=bool(verdict()))
     return code
 
@@ -117,6 +144,34 @@ def _is_full(folder: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+@contextlib.contextmanager
+def _on_servers(config: Config, folder: Path, network: str, say: Callable[[str], None]) -> Iterator[_Meeting]:
+    """On parameter servers, on free ports of the run's network."""
+    spec_file = folder / "cluster.json"
+    spec = ClusterSpec.local(config.num_ps, config.num_workers)
+    write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
+    with _network(network, folder, say) as enter:
+        yield _Meeting([f"--cluster_spec={spec_file}"], [], enter, lambda workers: None, f"{config.num_ps} ps")
+
+
+@contextlib.contextmanager
+def _in_memory(memory: SharedMemoryStore, mode: str) -> Iterator[_Meeting]:
+    """In memory that they inherit. What a worker had claimed goes back to the budget once its process has ended."""
+
+    told = set()
+    thread = Background("evictions")  # a frozen worker may hold the lock: it is this process that ends it then
+
+    def look(workers: Sequence[Task]) -> None:
+        for index, worker in enumerate(workers):
+            starts = memory.starts(index)
+            if not worker.is_running and starts is not None and (index, starts) not in told:
+                told.add((index, starts))
+                thread.submit(memory.lose, index, starts)
+
+    yield _Meeting([f"--memory={memory.descriptor}"], [memory.descriptor], lambda: None, look, f"shared memory, {mode}")
+    thread.close()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from async_dqn.agents import table
 from async_dqn.agents.base import Agent
+from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Outputs
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
@@ -18,11 +20,13 @@ from async_dqn.run import preflight
 from async_dqn.settings.config import Config
 from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore
-from async_dqn.store.client import DirectClient
+from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
+from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
-from async_dqn.store.round_trip import RoundTripClient
+from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
+from async_dqn.system.memory import available_bytes
 
 
 class Part(Enum):
@@ -62,11 +66,50 @@ def make_direct_client(config: Config, store: LocalParameterStore) -> DirectClie
     return DirectClient(store, max_nonfinite=config.max_nonfinite)
 
 
-def make_client(agent: Agent, store: ParameterStore) -> RoundTripClient:
-    """A worker's way to the parameter servers."""
+def create_shared_memory(agent: Agent) -> int:
+    """The file in which the workers share the networks. Raises UserError where there is not the memory for it."""
+    needed, available = required_bytes(agent.modules, agent.config.num_workers), available_bytes()
+    if needed > available:
+        raise UserError(
+            f"--store=shared_memory needs {needed / 1e9:.2f} GB of memory here for the networks, but "
+            f"{available / 1e9:.2f} GB is available"
+        )
+    try:
+        return create(needed)
+    except OSError as error:
+        raise UserError(
+            f"--store=shared_memory: this system gives no memory for it ({error.strerror}); use --store=ps"
+        ) from error
+
+
+def make_shared_store(agent: Agent, descriptor: int) -> SharedMemoryStore:
+    """The networks in that file, as one worker sees them. Raises UserError where the descriptor is of no such file."""
+    config = agent.config
+    try:
+        size = os.fstat(descriptor).st_size
+    except OSError:
+        size = 0
+    if size != required_bytes(agent.modules, config.num_workers):
+        raise UserError(f"--memory={descriptor}: is no memory that `local` shares with this worker; start `local`")
+    return SharedMemoryStore(
+        descriptor,
+        agent.modules,
+        worker=agent.worker,
+        num_workers=config.num_workers,
+        total_steps=config.total_steps,
+        target_period=agent.target_period,
+        max_staleness=config.max_staleness,
+    )
+
+
+def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:
+    """A worker's way to the shared store."""
     config = agent.config
     if part_of(config, agent.worker) is Part.ACTOR:
         return ActingClient(store, max_nonfinite=config.max_nonfinite)
+    if config.mode == "hogwild":
+        assert isinstance(store, SharedMemoryStore)
+        return HogwildClient(store, max_nonfinite=config.max_nonfinite)
     options: dict[str, Any] = {
         "overlap": config.overlap,
         "max_nonfinite": config.max_nonfinite,

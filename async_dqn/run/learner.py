@@ -117,6 +117,7 @@ class Learner:
         self._draw(step)
         seed = tf.constant(self._rng.integers(2**31, size=2, dtype=np.int32))
         enter("gradient")
+        self._client.before_minibatch()
         statistics, per_item, is_finite = self._step(*self._tensors, tf.constant(rates), seed)
         is_finite = bool(is_finite)  # on a GPU, only now is it computed
         if is_finite and per_item is not None:

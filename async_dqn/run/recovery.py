@@ -1,4 +1,4 @@
-"""A worker's run on parameter servers, from its first request to its end, through every outage."""
+"""A worker's run on a shared store, from its first request to its end, through every outage."""
 
 import contextlib
 import functools
@@ -21,7 +21,9 @@ from async_dqn.run.resume import load_newest, restore_run
 from async_dqn.run.separate import SeparateLearner
 from async_dqn.run.training import Training
 from async_dqn.store.base import Counters, Stop
+from async_dqn.store.client import ParameterClient
 from async_dqn.store.round_trip import RoundTripClient
+from async_dqn.store.shared_memory import SharedMemoryStore
 
 _PATIENCE = 4.0  # seconds that an interrupted chief gives the others
 _SAVE_DEADLINE = 300.0  # seconds to bring replay to disk in the end; a stop by signal has less
@@ -40,7 +42,7 @@ class WorkerRun:
 
     Args:
       agent: what it trains.
-      store: the networks on the parameter servers; not joined yet.
+      store: the shared networks; not joined yet.
       queue: by which experience crosses to the learner; None where it does not.
       leave: ends the process with a code, where an environment holds up the end; None: it is waited for.
     """
@@ -49,7 +51,7 @@ class WorkerRun:
         self,
         agent: Agent,
         run: RunDirectory,
-        store: RemoteParameterStore,
+        store: RemoteParameterStore | SharedMemoryStore,
         progress: Progress,
         should_stop: threading.Event,
         queue: ExperienceQueue | None = None,
@@ -161,7 +163,7 @@ class WorkerRun:
         except UserError as error:  # nobody asked for it here
             raise RunError(str(error).removeprefix("--resume: ")) from error
 
-    def _make_chief(self, client: RoundTripClient, training: Training) -> Chief:
+    def _make_chief(self, client: ParameterClient, training: Training) -> Chief:
         part = training.part
         assert isinstance(part, ActorLearner | SeparateLearner)
         return Chief(
@@ -174,7 +176,7 @@ class WorkerRun:
             is_live=self._start.is_live,
         )
 
-    def _end(self, client: RoundTripClient) -> int:
+    def _end(self, client: ParameterClient) -> int:
         """Ends in the right order: the others first, the chief last. Gives the exit code."""
         stopped = client.counters.stopped
         if self._should_stop.is_set():
@@ -211,7 +213,7 @@ class WorkerRun:
                 return [worker for worker, state in enumerate(states) if worker and state not in never_lost]
             time.sleep(0.05)
 
-    def _fail(self, error: RunFailed, client: RoundTripClient) -> None:
+    def _fail(self, error: RunFailed, client: ParameterClient) -> None:
         """Ends the run for everyone, with the last checkpoint as it is."""
         with contextlib.suppress(RunError, Outage):
             client.count(stopped=Stop.FAILED)
@@ -221,7 +223,7 @@ class WorkerRun:
                 self._chief.finish(f"failed: {error}")
             self._store.leave()
 
-    def _rescue(self, client: RoundTripClient) -> None:
+    def _rescue(self, client: ParameterClient) -> None:
         """Saves what there is and ends the process, whose environments do not come back."""
         with contextlib.suppress(RunError, Outage):
             client.report()
@@ -232,8 +234,9 @@ class WorkerRun:
         assert self._leave is not None
         self._leave(130)
 
-    def _recover(self, outage: Outage, client: RoundTripClient, training: Training) -> None:
+    def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> None:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
+        assert isinstance(self._store, RemoteParameterStore) and isinstance(client, RoundTripClient)  # see `_reconnect`
         client.abandon_round_trip(self._config.ps_deadline)
         has_restored = rolled_back = False
         while True:
@@ -261,6 +264,7 @@ class WorkerRun:
                 outage = another
 
     def _reconnect(self, outage: Outage) -> None:
+        assert isinstance(self._store, RemoteParameterStore)  # no other store is ever out of reach
         deadline = self._config.ps_deadline
         self._progress.say(f"{outage}; paused for up to {deadline:.0f} s until it is back")
         self._store.reconnect(deadline, self._should_stop.is_set)

@@ -210,6 +210,10 @@ class SharingSettings(Fields):
             raise UserError(
                 f"--max_staleness={self.max_staleness}: with --update_mode=sync no update is stale; leave it out"
             )
+        if self.store == "shared_memory" and self.wire_dtype != "float32":
+            raise UserError(f"--wire_dtype={self.wire_dtype}: nothing is sent with --store=shared_memory; leave it out")
+        if self.mode == "hogwild" and self.overlap:
+            raise UserError("--overlap=True: with --update_mode=hogwild there are no round trips; leave it out")
         if not self.local_steps and self.averages != "own":
             raise UserError(
                 f"--averages={self.averages}: with --local_steps=0 one optimizer on the parameter servers serves all "
@@ -318,8 +322,6 @@ class Config(
                 f"--backup_workers={self.backup_workers}: must be less than --num_workers={self.num_workers}, so that "
                 "there is one to wait for"
             )
-        if self.store == "shared_memory":
-            raise UserError("--store=shared_memory: this version has ps alone")
 
     @classmethod
     def combine(cls: type[Self], base: Mapping[str, Any], given: Mapping[str, Any]) -> Self:

@@ -73,6 +73,15 @@ def episode_report(cells: Sequence[Any]) -> EpisodeReport:
     return EpisodeReport(int(worker), episode_return, int(length), int(env_steps), when)
 
 
+class MemberState(IntEnum):
+    """What a store that workers share knows of one."""
+
+    EXPECTED = 0  # it has not come yet
+    ACTIVE = 1
+    DONE = 2
+    LOST = 3  # its lease ran out
+
+
 class WorkerStatus(NamedTuple):
     """One worker as the store knows it."""
 

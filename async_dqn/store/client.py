@@ -58,6 +58,9 @@ class ParameterClient:
         """Takes the first copy of all networks."""
         raise NotImplementedError
 
+    def before_minibatch(self) -> None:  # noqa: B027
+        """Called before a gradient is computed on `online`."""
+
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
         """Takes one minibatch's gradients, [P] for each module. TensorFlow code, called inside a `tf.function`.
 

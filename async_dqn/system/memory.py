@@ -1,8 +1,13 @@
-"""How much memory there is."""
+"""How much memory there is, and memory that processes share."""
 
+import ctypes
+import errno
+import os
 from pathlib import Path
 
 import psutil
+
+_CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 
 
 def available_bytes() -> int:
@@ -14,3 +19,16 @@ def available_bytes() -> int:
     except (OSError, ValueError):
         return available
     return min(available, limit - used)
+
+
+def anonymous_file() -> int:
+    """A descriptor of a file that has no name. Raises OSError where the system has none (all but Linux)."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("async-dqn")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "memfd_create"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    descriptor = libc.memfd_create(b"async-dqn", _CLOSE_ON_EXEC)  # Pythons built on an old system, as conda's are
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(descriptor)

@@ -18,7 +18,8 @@ from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.loop import run_loop
 from async_dqn.store.local import LocalParameterStore
 
-WAYS = ["direct", "gradient", "delta"]
+SHARED = ["hogwild", "locked"]  # in memory that processes share
+WAYS = ["direct", "gradient", "delta", *SHARED]
 
 
 # Options that change what is drawn, handed back or saved, beside the agents as they are.
@@ -66,10 +67,13 @@ class Parts:
         small = {name: value for name, value in SMALL.items() if name in names}
         small |= {option.removeprefix("--"): True for option in options}
         overrides = small | {"total_steps": total_steps, "local_steps": int(way == "delta")} | settings
+        overrides |= {"store": "shared_memory", "update_mode": way} if way in SHARED else {}
         config = table.make_config(agent_name, "cartpole", overrides)
         self.agent = build.make_agent(config)
         if way == "direct":
             self.store = build.make_local_store(self.agent)
+        elif way in SHARED:
+            self.store = build.make_shared_store(self.agent, build.create_shared_memory(self.agent))
         else:
             modules = build.store_modules(config, self.agent.modules)
             self.store = LocalParameterStore(modules, config.total_steps, self.agent.target_period)
@@ -110,7 +114,7 @@ def assert_same(parts, expected):
         np.testing.assert_array_equal(found[name], state[name], err_msg=name)
 
 
-@pytest.mark.parametrize("agent_name, way", pairs(["gradient"]))
+@pytest.mark.parametrize("agent_name, way", pairs(["gradient", *SHARED]))
 def test_pushing_gradients_equals_the_baseline_to_the_last_bit(agent_name, way):
     expected = finished(agent_name, "direct")
     assert_same(finished(agent_name, way), expected)

@@ -155,3 +155,30 @@ def test_the_same_inside_a_function_as_outside(optimizer):
     np.testing.assert_allclose(variable.numpy(), expected[-1], rtol=1e-6)
     for name, slot in slots.items():
         np.testing.assert_allclose(slot.numpy(), expected_slots[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [16, 32_768 * 2 + 48])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optimizers.add(),
+        optimizers.adam(),
+        optimizers.radam(),
+        optimizers.radam(beta2=0.9),
+        optimizers.rmsprop(centered=True),
+        optimizers.rmsprop(centered=False),
+    ],
+    ids=lambda optimizer: optimizer.name,
+)
+def test_steps_on_arrays_are_those_on_variables(optimizer, size):
+    rng = np.random.default_rng(0)
+    array, arrays = rng.normal(size=size).astype(np.float32), optimizer.initial_slots(size)
+    variable = tf.Variable(array)
+    variables = {name: tf.Variable(value) for name, value in arrays.items()}
+    for rate in (0.1, 0.01, 0.2, 0.3) * 3:
+        update = (rng.normal(size=size) * 10.0 ** rng.integers(-6, 2, size)).astype(np.float32)
+        optimizer.apply(variable, variables, tf.constant(update), tf.constant(rate, tf.float32))
+        optimizer.step(array, arrays, update, rate)
+        np.testing.assert_allclose(array, variable.numpy(), rtol=1e-5, atol=1e-6)
+    for name, value in arrays.items():
+        np.testing.assert_allclose(value, variables[name].numpy(), rtol=1e-5, atol=1e-12, err_msg=name)

@@ -48,6 +48,8 @@ def run_doctor(
         ("open files", lambda: machine.check_files(config, here.result(), files)),
         ("proxy", cluster.check_proxy),
     ]
+    if config.store == "shared_memory":
+        return run_checks(checks, end, output or sys.stdout)
     if spec is None:
         checks.append(("private network", lambda: cluster.check_private_network(run.path)))
         return run_checks(checks, end, output or sys.stdout)

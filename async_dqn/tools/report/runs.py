@@ -56,7 +56,11 @@ class Run:
         if isinstance(command, list) and command[1:2] == ["baseline"]:
             return BASELINE
         num_ps, num_workers = self.settings.get("num_ps", "?"), self.num_workers
-        return f"{num_ps} ps + {count(num_workers, 'worker') if num_workers else '? workers'}"
+        store = f"{num_ps} ps"
+        if self.settings.get("store") == "shared_memory":
+            mode = self.settings.get("update_mode", "auto")
+            store = f"shared memory, {'hogwild' if mode == 'auto' else mode}"
+        return f"{store} + {count(num_workers, 'worker') if num_workers else '? workers'}"
 
     @property
     def title(self) -> str:

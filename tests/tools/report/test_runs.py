@@ -45,6 +45,12 @@ def test_metrics_are_those_that_the_agent_writes(tmp_path, agent):
         ("baseline", {"num_workers": 1}, "baseline"),
         ("worker", {"num_workers": 1}, "1 ps + 1 worker"),
         ("worker", {"num_ps": 2, "num_workers": 3}, "2 ps + 3 workers"),
+        ("worker", {"num_ps": 0, "store": "shared_memory"}, "shared memory, hogwild + 2 workers"),
+        (
+            "worker",
+            {"num_ps": 0, "store": "shared_memory", "update_mode": "locked", "num_workers": 1},
+            "shared memory, locked + 1 worker",
+        ),
     ],
 )
 def test_the_kind_of_a_run_is_known(tmp_path, command, settings, kind):

@@ -1,0 +1,26 @@
+"""A worker on memory that it shares with the other workers of its host; worker 0 is the chief as well."""
+
+import os
+import threading
+
+from async_dqn.agents.base import Agent
+from async_dqn.run.directory import RunDirectory
+from async_dqn.run.progress import Progress
+from async_dqn.run.recovery import WorkerRun
+from async_dqn.store.shared_memory import SharedMemoryStore
+from async_dqn.system import devices
+
+
+def run_shared_worker(
+    agent: Agent, run: RunDirectory, store: SharedMemoryStore, *, resume: bool, should_stop: threading.Event
+) -> int:
+    """Trains as one worker. Gives the exit code."""
+    config, worker = agent.config, agent.worker
+    progress = Progress(name=f"worker {worker}")
+    devices.check_gpu(config, progress.say)
+    num_threads = devices.threads_of_worker(config.threads, config.num_workers)
+    if config.pin and not config.threads:
+        devices.keep_to_cores(worker, config.num_workers)
+    devices.configure_eager(config, num_threads)
+    whole = WorkerRun(agent, run, store, progress, should_stop, leave=os._exit)
+    return whole.run(resume=resume, num_threads=num_threads)

@@ -1,0 +1,77 @@
+"""The client that steps the shared parameters where they lie, without a lock (Hogwild, Recht et al. 2011)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.nn.aligned import as_tensor
+from async_dqn.store.client import OPTIMIZER, ParameterClient
+from async_dqn.store.shared_memory import SharedMemoryStore
+
+
+class HogwildClient(ParameterClient):
+    """Computes on the memory of the store itself, which all workers read and write whenever they like.
+
+    So a gradient may be computed on numbers of several versions. An update is added number by number to what lies
+    there, so that those of others stay; of two that write the same number in the same instant, one may be lost.
+
+    Its staleness is how many updates of others were counted while it was computed.
+
+    Args:
+      store: its updates of more than `max_staleness` are dropped.
+    """
+
+    def __init__(self, store: SharedMemoryStore, *, max_nonfinite: int):
+        arrays = store.arrays
+        super().__init__(
+            store,
+            online={one.name: _alias(arrays[f"{one.name}/online"]) for one in store.modules},
+            target={one.name: _alias(arrays[f"{one.name}/target"]) for one in store.modules if one.has_target},
+            max_nonfinite=max_nonfinite,
+        )
+        self._shared = store
+        self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in store.modules]
+        self._computed_on = 0
+
+    def start(self) -> None:
+        self.report()
+
+    def before_minibatch(self) -> None:
+        self._computed_on = self._shared.num_updates
+
+    def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
+        del rates  # they are those of `rates()`
+        for variable, gradient in zip(self._gradients, gradients, strict=True):
+            variable.assign(gradient)
+
+    def after_minibatch(self) -> None:
+        super().after_minibatch()
+        store, staleness = self._shared, self._shared.num_updates - self._computed_on
+        if store.max_staleness and staleness > store.max_staleness:
+            self.count(dropped=1)
+        else:
+            rates = self.rates().tolist()
+            for module, gradient, rate in zip(self.modules, self._gradients, rates, strict=True):
+                store.step(module.name, np.asarray(gradient.read_value()), rate)  # `numpy()` would copy
+            self.count(updates=1, staleness_sum=staleness)
+            self._unreported = self._unreported._replace(staleness_max=max(staleness, self._unreported.staleness_max))
+            self.stalenesses.append(staleness)
+        self.report()
+
+    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
+        super().reject_minibatch(cause)
+        self.report()
+
+    def finish(self) -> None:
+        self.report()
+
+
+def _alias(array: np.ndarray) -> tf.Variable:
+    """A variable whose memory is that of the array, for as long as no operation of TensorFlow writes to it."""
+    with tf.device("CPU"):
+        variable = tf.Variable(tf.zeros(array.shape), trainable=False)
+        variable.assign(as_tensor(array))
+    return variable

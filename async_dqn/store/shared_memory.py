@@ -1,0 +1,376 @@
+"""The parameter store in memory that the processes of one host share: an anonymous file that all of them map.
+
+It has no server. The arrays of all modules lie in the file, and a process steps them where they lie. A lock guards the
+counters, and nothing else unless a caller wants it to: see `push` and `arrays`. The system takes the lock back however
+its holder ends, and the file when the last process that has it open has ended.
+
+The table of counters is there twice. A change is written beside the table that counts, and then one number that says
+which of the two counts is raised by 1. So a process that is killed has changed all or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from async_dqn.base.errors import RunError
+from async_dqn.nn.aligned import aligned_empty
+from async_dqn.nn.module import Module
+from async_dqn.store.base import (
+    Counters,
+    EpisodeReport,
+    MemberState,
+    Pulled,
+    Standing,
+    Update,
+    WorkerStatus,
+    advance,
+    check_state,
+    counter_state,
+    episode_report,
+    initial_state,
+    saved_counters,
+)
+from async_dqn.system.memory import anonymous_file
+
+_ROW = 64  # bytes, to which every array is aligned
+_MAX_EPISODES = 2**17  # that wait for the chief, which takes them every few seconds
+_C = len(Counters._fields)
+_CLAIMED, _UPDATES = map(Counters._fields.index, ("claimed_steps", "updates"))
+_MAXIMA = [*map(Counters._fields.index, ("staleness_max", "stopped"))]
+# Row 0 is the run's: the counters, and these. Those of episodes count all that were ever put in and taken out.
+_RUN_ID, _IS_READY, _PUT, _TAKEN = range(_C, _C + 4)
+# A row for each worker follows: its own counts since the store was last set, and these.
+_STATE, _STARTS, _OUTSTANDING = range(_C, _C + 3)
+_WIDTH = _C + 4
+_MEMBERS = 1  # the row of worker 0
+
+
+class _Arrays(NamedTuple):
+    """All that is in the file. Arrays of modules are named as in `ParameterStore.state`."""
+
+    version: np.ndarray  # [1] int64; the table that counts is the one of its last bit
+    tables: np.ndarray  # [2, 1 + W, _WIDTH] int64
+    episodes: np.ndarray  # [_MAX_EPISODES, 5] float64, a ring
+    modules: dict[str, np.ndarray]
+
+
+def _shapes(modules: Sequence[Module], num_workers: int) -> dict[str, tuple[tuple[int, ...], npt.DTypeLike]]:
+    """What lies in the file, in this order."""
+    online = {module.name: np.broadcast_to(np.float32(0), module.size) for module in modules}
+    state = initial_state(online, modules)
+    arrays = {name: np.shape(value) for name, value in state.items() if not name.startswith("counter/")}
+    return {
+        "version": ((1,), np.int64),
+        "tables": ((2, _MEMBERS + num_workers, _WIDTH), np.int64),
+        "episodes": ((_MAX_EPISODES, len(EpisodeReport._fields)), np.float64),
+        **{name: (shape, np.float32) for name, shape in arrays.items()},
+    }
+
+
+def _num_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+    """Of one array, up to where the next one begins."""
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // _ROW) * _ROW
+
+
+def required_bytes(modules: Sequence[Module], num_workers: int) -> int:
+    """What the shared file takes."""
+    return sum(_num_bytes(*one) for one in _shapes(modules, num_workers).values())
+
+
+def create(num_bytes: int) -> int:
+    """Makes the file, of zeros: nothing is initialised. Gives its descriptor, for processes to inherit.
+
+    Raises OSError where the system has no such files, or not the memory.
+    """
+    descriptor = anonymous_file()
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)  # now: who touches what is not there later is killed
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _map(descriptor: int, modules: Sequence[Module], num_workers: int) -> _Arrays:
+    shapes = _shapes(modules, num_workers)
+    memory = mmap.mmap(descriptor, sum(_num_bytes(*one) for one in shapes.values()))  # unmapped with the last array
+    arrays, begin = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), begin).reshape(shape)
+        begin += _num_bytes(shape, dtype)
+    return _Arrays(arrays.pop("version"), arrays.pop("tables"), arrays.pop("episodes"), arrays)
+
+
+class Ledger(NamedTuple):
+    """What the table of counters says of the run as a whole."""
+
+    run_id: int
+
+
+class _Lock:
+    """Between processes, and between the threads of each."""
+
+    def __init__(self, descriptor: int):
+        # A description of its own: a lock belongs to that, and all who inherit a descriptor share one.
+        self._file = open(f"/proc/self/fd/{descriptor}", "r+b", buffering=0)  # noqa: SIM115
+        self._among_threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._among_threads.acquire()
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._among_threads.release()
+
+
+class SharedMemoryStore:
+    """The shared networks, seen from one worker.
+
+    Attributes:
+      arrays: {MODULE/online, MODULE/target, MODULE/slot/NAME: float32 array}: the memory itself. Whoever reads or
+        writes it takes no lock, so numbers of several versions may come together.
+      run_id: the chief's to set, before it initialises or restores.
+      descriptor: of the file.
+
+    Args:
+      descriptor: of the file that `create` has made.
+      worker: this worker's task index, of `num_workers`.
+      target_period: minibatches between two refreshes of the targets; 0: there are none.
+      max_staleness: `push` drops updates that are older; 0: none.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        modules: Sequence[Module],
+        *,
+        worker: int,
+        num_workers: int,
+        total_steps: int,
+        target_period: int = 0,
+        max_staleness: int = 0,
+    ):
+        self.modules = modules
+        self.total_steps = total_steps
+        self.max_staleness = max_staleness
+        self.run_id = 0
+        self.descriptor = descriptor
+        self._worker, self._target_period = worker, target_period
+        self._memory = _map(descriptor, modules, num_workers)
+        self.arrays = self._memory.modules
+        self._lock = _Lock(descriptor)
+
+    # Who takes part.
+
+    def is_ready(self) -> bool:
+        """Whether the networks are initialised or restored."""
+        return bool(self._read()[0, _IS_READY])
+
+    def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+        """Waits until the chief has initialised or restored the networks. Raises RunError after `deadline` seconds."""
+        end = time.monotonic() + deadline
+        while not self.is_ready() and not should_stop():
+            if time.monotonic() > end:
+                raise RunError(f"worker 0, the chief, has not initialised the network within {deadline:.0f} s")
+            time.sleep(0.02)
+
+    def read_ledger(self) -> Ledger:
+        """Whose networks these are."""
+        return Ledger(int(self._read()[0, _RUN_ID]))
+
+    def join(self) -> Ledger:
+        """Makes this process the worker; what the process before it had claimed and not taken may be claimed again.
+
+        That process has ended: whoever starts processes again sees to it.
+        """
+        with self._change() as rows:
+            _free(rows, self._worker, MemberState.ACTIVE)
+            rows[_MEMBERS + self._worker, _STARTS] += 1
+        return self.read_ledger()
+
+    def leave(self) -> None:
+        """This worker is done."""
+        with self._change() as rows:
+            _free(rows, self._worker, MemberState.DONE)
+
+    def starts(self, worker: int) -> int | None:
+        """Processes that have been this worker, as long as it has not left; without a lock. None where it has."""
+        row = self._now()[_MEMBERS + worker]
+        return int(row[_STARTS]) if row[_STATE] in (MemberState.EXPECTED, MemberState.ACTIVE) else None
+
+    def lose(self, worker: int, starts: int) -> None:
+        """The last of so many processes of a worker has ended: others may claim what it had and has not taken."""
+        with self._change() as rows:
+            if rows[_MEMBERS + worker, _STARTS] == starts:
+                _free(rows, worker, MemberState.LOST)
+
+    def check(self) -> Standing:
+        rows = self._read()
+        workers = [
+            WorkerStatus(MemberState(row[_STATE]).name.lower(), int(row[_STARTS]), _counters(row))
+            for row in rows[_MEMBERS:]
+        ]
+        return Standing(_counters(rows[0]), workers)
+
+    # Parameters.
+
+    def pull(self) -> Pulled:
+        with self._lock:
+            return Pulled({one.name: _copy(self.arrays[f"{one.name}/online"]) for one in self.modules}, self._run())
+
+    def pull_target(self) -> dict[str, np.ndarray]:
+        with self._lock:
+            names = [module.name for module in self.modules if module.has_target]
+            return {name: _copy(self.arrays[f"{name}/target"]) for name in names}
+
+    def push(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> Counters:
+        return self._push(updates, counts, computed_on, pull=False)[0]
+
+    def push_pull(self, updates: Mapping[str, Update], counts: Counters, computed_on: int) -> tuple[Counters, Pulled]:
+        return self._push(updates, counts, computed_on, pull=True)
+
+    def _push(
+        self, updates: Mapping[str, Update], counts: Counters, computed_on: int, *, pull: bool
+    ) -> tuple[Counters, Pulled]:
+        """All under one lock: nobody else pushes or pulls meanwhile."""
+        with self._change() as rows:
+            before = _counters(rows[0])
+            if self.max_staleness and before.updates - computed_on > self.max_staleness:
+                counts = counts._replace(updates=0, dropped=counts.dropped + counts.updates)
+            else:
+                for name, update in updates.items():
+                    self.step(name, update.value.astype(np.float32, copy=False), update.rate)
+            self._count(rows, counts)
+            online = {name: _copy(self.arrays[f"{name}/online"]) for name in updates} if pull else {}
+            return before, Pulled(online, _counters(rows[0]))
+
+    def step(self, module: str, update: np.ndarray, rate: float) -> None:
+        """Steps one module's parameters [P] by its optimizer, where they lie and without a lock."""
+        (optimizer,) = (one.optimizer for one in self.modules if one.name == module)
+        prefix = f"{module}/slot/"
+        slots = {name.removeprefix(prefix): one for name, one in self.arrays.items() if name.startswith(prefix)}
+        optimizer.step(self.arrays[f"{module}/online"], slots, update, rate)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates until now, without a lock: one that is being counted may be in it or not."""
+        return int(self._memory.tables[self._memory.version[0] & 1, 0, _UPDATES])
+
+    # Counts.
+
+    def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
+        with self._change() as rows:
+            self._count(rows, counts)
+            granted = self._count(rows, Counters(claimed_steps=wanted))
+            return granted, _counters(rows[0])
+
+    def add_counts(self, counts: Counters) -> Counters:
+        return self.claim_steps(0, counts)[1]
+
+    def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        """Hands finished games to the chief. If nobody takes them for minutes, there is no room for more."""
+        with self._change() as rows:
+            put, taken = map(int, rows[0, [_PUT, _TAKEN]])
+            for episode in episodes[: _MAX_EPISODES - (put - taken)]:
+                self._memory.episodes[put % _MAX_EPISODES] = episode
+                put += 1
+            rows[0, _PUT] = put
+
+    def take_episodes(self) -> list[EpisodeReport]:
+        with self._change() as rows:
+            numbers = range(*map(int, rows[0, [_TAKEN, _PUT]]))
+            rows[0, _TAKEN] = rows[0, _PUT]
+            return [episode_report(self._memory.episodes[number % _MAX_EPISODES]) for number in numbers]
+
+    def _count(self, rows: np.ndarray, counts: Counters) -> int:
+        """Adds this worker's counts to a table that is being changed. Gives the steps granted."""
+        before = _counters(rows[0])
+        after = advance(before, counts, self.total_steps, self._target_period)
+        own = rows[_MEMBERS + self._worker]
+        highest = np.maximum(own[_MAXIMA], np.array(counts)[_MAXIMA])
+        rows[0, :_C] = after
+        own[:_C] += np.array(after) - np.array(before)
+        own[_MAXIMA] = highest
+        granted = after.claimed_steps - before.claimed_steps
+        own[_OUTSTANDING] += granted - counts.env_steps
+        if after.target_refreshes > before.target_refreshes:  # before it counts: who is killed here has not counted
+            for module in self.modules:
+                if module.has_target:
+                    self.arrays[f"{module.name}/target"][:] = self.arrays[f"{module.name}/online"]
+        return granted
+
+    # Saving and restoring.
+
+    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
+        self.restore(initial_state(online, self.modules))
+
+    def state(self) -> dict[str, np.ndarray]:
+        with self._lock:
+            arrays = {name: array.copy() for name, array in self.arrays.items()}
+            counters = self._run()
+        return counter_state(counters) | arrays
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        check_state(state, self.modules)
+        with self._change() as rows:
+            for name, array in self.arrays.items():
+                array[...] = state[name]
+            rows[:, :_C] = 0
+            rows[0, :_C] = saved_counters(state)
+            rows[0, [_RUN_ID, _IS_READY]] = self.run_id, 1
+            rows[_MEMBERS:, _OUTSTANDING] = 0
+
+    def close(self) -> None:
+        """Nothing is left to end: the memory goes with the last process that has it."""
+
+    def _read(self) -> np.ndarray:
+        """A copy of the table that counts, [1 + W, _WIDTH]."""
+        with self._lock:
+            return self._now().copy()
+
+    def _run(self) -> Counters:
+        """The run's counters, under the lock."""
+        return _counters(self._now()[0])
+
+    def _now(self) -> np.ndarray:
+        return self._memory.tables[self._memory.version[0] & 1]
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[np.ndarray]:
+        """The next table, [1 + W, _WIDTH], under the lock; it counts once the block is through."""
+        with self._lock:
+            rows = self._memory.tables[(self._memory.version[0] + 1) & 1]
+            rows[:] = self._now()
+            yield rows
+            self._memory.version[0] += 1
+
+
+def _counters(row: np.ndarray) -> Counters:
+    return Counters(*row[:_C].tolist())
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+    """In memory that a tensor can share."""
+    copied = aligned_empty(array.shape, array.dtype)
+    copied[:] = array
+    return copied
+
+
+def _free(rows: np.ndarray, worker: int, state: MemberState) -> None:
+    """Puts a worker into a state, and the steps that it has claimed and not taken back into the budget."""
+    row = rows[_MEMBERS + worker]
+    rows[0, _CLAIMED] -= row[_OUTSTANDING]
+    row[_CLAIMED] -= row[_OUTSTANDING]
+    row[[_OUTSTANDING, _STATE]] = 0, state
