@@ -18,7 +18,7 @@ class Quarter(gymnasium.Env):
     action_space = spaces.Discrete(4)
     length = 20
 
-    def __init__(self, shape=(16, 16), is_float=False):
+    def __init__(self, shape=(64, 64, 3), is_float=False):
         high, dtype = (1, np.float32) if is_float else (255, np.uint8)
         self.observation_space = spaces.Box(0, high, tuple(shape), dtype)
 
@@ -65,10 +65,10 @@ def mean_return(player, games, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"shape": [16, 16]}, {"shape": [40, 42, 3], "is_float": True}], ids=["small", "floats"]
+    "options", [{"shape": [64, 64, 3]}, {"shape": [64, 64, 3], "is_float": True}], ids=["bytes", "floats"]
 )
 def test_pictures(tmp_path, options):
-    flags = {"env": "Quarter-v0", "env_args": json.dumps(options), "total_steps": 3_000, "threads": 1}
+    flags = {"env": "Quarter-v0", "env_args": json.dumps(options), "total_steps": 4_000, "threads": 1}
     run = async_dqn.train(**flags, logdir=tmp_path / "run")
     config = json.loads((run / "config.json").read_text())["config"]
     assert config["network"] == "auto" and config["n_step"] == 1  # of the preset for pictures
