@@ -13,9 +13,10 @@ ROLLOUTS = Settings(total_steps=60_000, flags=["--agent=ppo"], deadline=150.0)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
-def _play(scenario: Scenario, tmp_path, settings: Settings = SETTINGS) -> Round:
+def _play(scenario: Scenario, tmp_path, settings: Settings = SETTINGS, mode: list[str] | None = None) -> Round:
     """Fails with all that did not hold, or where a command does not end in time."""
     round_ = make_round(scenario, "0", settings, tmp_path / "round")
+    round_.mode = mode or round_.mode
     try:
         found = play(scenario, round_)
         assert found == [], round_.output()
@@ -42,6 +43,11 @@ def test_what_is_promised_holds(tmp_path, name):
 
 def test_an_agent_of_rollouts_survives_a_killed_worker_too(tmp_path):
     round_ = _play(BY_NAME["kill-worker-training"], tmp_path, ROLLOUTS)
+    assert "had ended before" not in "".join(round_.notes)
+
+
+def test_a_synchronous_run_survives_a_killed_chief_too(tmp_path):
+    round_ = _play(BY_NAME["kill-chief-training"], tmp_path, mode=["--update_mode=sync"])
     assert "had ended before" not in "".join(round_.notes)
 
 
