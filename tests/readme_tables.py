@@ -188,6 +188,23 @@ def game_table(name: str) -> str:
     return table([*head, "processor, revision"], [[f"[{name}](../results/{name})", *cells, origin]])
 
 
+def algorithms_table() -> str:
+    """What each algorithm is, and the agent steps that it needed on CartPole."""
+    from async_dqn.agents.table import TABLE, find
+
+    found = read("studies/algorithms/results.json")
+    rows = []
+    for name in TABLE:
+        steps = [run.get("agent steps to the goal") for run in found["runs"] if run["kind"] == name]
+        reached = [one for one in steps if one is not None]
+        cell = spread(reached) if len(reached) == len(steps) else f"{len(reached)} of {len(steps)} runs reached it"
+        rows.append([f"`{name}`", find(name).summary, cell])
+    (call, *_) = found["calls"]
+    origin = made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
+    head = ["`--agent`", "what it is", "agent steps to a mean return of 195 on CartPole, one process"]
+    return table(head, rows) + origin
+
+
 def comparison_table() -> str:
     """One process against a cluster, each run's value."""
     rows = []

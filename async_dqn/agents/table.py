@@ -11,15 +11,15 @@ from async_dqn.settings.config import Config
 from async_dqn.settings.fields import did_you_mean
 
 TABLE = {
-    "a3c": "async_dqn.agents.a3c:A3C",
     "dqn": "async_dqn.agents.dqn:DQN",
+    "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
     "c51": "async_dqn.agents.c51:C51",
     "rainbow": "async_dqn.agents.rainbow:Rainbow",
-    "fast_dqn": "async_dqn.agents.fast_dqn:FastDQN",
-    "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
-    "paac": "async_dqn.agents.paac:PAAC",
-    "pqn": "async_dqn.agents.pqn:PQN",
     "dyna_q": "async_dqn.agents.dyna_q:DynaQ",
+    "nstep_q": "async_dqn.agents.nstep_q:NStepQ",
+    "pqn": "async_dqn.agents.pqn:PQN",
+    "a3c": "async_dqn.agents.a3c:A3C",
+    "paac": "async_dqn.agents.paac:PAAC",
     "ppo": "async_dqn.agents.ppo:PPO",
 }
 

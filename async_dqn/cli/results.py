@@ -109,6 +109,8 @@ def _compare(call: Call) -> int:
         raise UserError(f"--num_workers={values.num_workers}: compare takes --worker_counts, such as 2 or 1,2,4")
     if values.resume:
         raise UserError("--resume: leave it out; the same command with its --logdir=FOLDER goes on where it was left")
+    if values.study is not None:
+        return _study(call)
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     config = from_flags.config(values, {}, quick)
     from async_dqn.run import preflight
@@ -126,6 +128,35 @@ def _compare(call: Call) -> int:
     spec = preflight.resolve(config)
     for trial in comparison.trials():
         preflight.check_memory(trial.config, spec, trial.config.num_workers)
+    return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
+
+
+def _study(call: Call) -> int:
+    """`compare --study=NAME`: its runs have their own settings, but for a few that a user may give."""
+    values = call.values
+    from async_dqn.tools.report.compare import Comparison, run_compare
+    from async_dqn.tools.report.studies import STUDIES
+
+    if values.study not in STUDIES:
+        raise UserError(f"--study={values.study}: must be one of {', '.join(STUDIES)}")
+    given = from_flags.explicit_settings(values)
+    if not values["agent"].present:
+        del given["agent"]
+    for name in given:
+        if name not in _OF_STUDIES:
+            raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
+    seed = given.pop("seed", 0)
+    comparison = Comparison(
+        table.make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": seed} | given),
+        Path(values.logdir or default_logdir("CartPole-v1", values.study)).absolute(),
+        worker_counts=(),
+        num_seeds=1 if values.quick else values.seeds,
+        games=0,
+        study=values.study,
+        quick=values.quick,
+        given=given,
+    )
+    comparison.trials()  # whose settings are checked here
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 
@@ -158,6 +189,7 @@ def _games(call: Call) -> int:
     return 0
 
 
+_OF_STUDIES = ("seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period")
 _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "checkpoint",
     TEXT,
@@ -219,6 +251,13 @@ COMMANDS = {
         trains=True,
         options=(
             ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
+            (
+                "study",
+                TEXT,
+                None,
+                "Train a study on CartPole: algorithms (each in one process), sharing (ways to share parameters and "
+                "replay), workers (what more workers bring; hours). With --quick a part of it.",
+            ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),
             ("games", Whole(), 30, "Greedy games that every trained agent plays."),

@@ -17,7 +17,7 @@ class Trained(NamedTuple):
 
     online: dict[str, np.ndarray]  # parameters {module: [P] float32}
     env_steps: int  # global agent steps that they were trained for
-    name: str  # "newest", "best", or "" for one that was asked for by its number
+    name: str = ""  # "newest", "best", or "" for one that was asked for by its number
 
 
 def load_trained(

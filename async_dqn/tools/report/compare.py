@@ -4,10 +4,11 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from async_dqn.settings.config import ALONE, Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools.bench import machine
-from async_dqn.tools.report import findings
+from async_dqn.tools.report import findings, studies
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 
 _FILE = "compare.json"
@@ -35,6 +36,7 @@ class Trial(NamedTuple):
     job: str
     config: Config
     run: RunDirectory
+    label: str = ""  # of its kind in a study
 
     @property
     def flags(self) -> list[str]:
@@ -49,7 +51,8 @@ class Trial(NamedTuple):
 
     def is_done(self, games: int) -> bool:
         """Whether nothing is left to do for it: it has failed, or has played so many games with what it learned."""
-        return self.run.has_failed() or (self.is_over and read_evaluation(self.run.path).get("games") == games)
+        has_played = not games or read_evaluation(self.run.path).get("games") == games
+        return self.run.has_failed() or (self.is_over and has_played)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,9 @@ class Comparison:
       folder: where runs, pictures and report lie. A comparison that it holds already is gone on with.
       worker_counts: of the clusters.
       num_seeds: runs of each kind.
-      games: greedy games that every trained agent plays.
+      games: greedy games that every trained agent plays; 0: none.
+      study: the name of a study, whose runs take the place of one agent's; with `quick` the part that takes minutes.
+      given: settings that the user gave to all runs of the study.
 
     Raises:
       UserError: at construction, naming the flag, the value and what is allowed.
@@ -72,25 +77,34 @@ class Comparison:
     worker_counts: Sequence[int]
     num_seeds: int
     games: int
+    study: str = ""
+    quick: bool = False
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for flag, value, most in (("seeds", self.num_seeds, 100), ("games", self.games, 10_000)):
-            if not 1 <= value <= most:
-                raise UserError(f"--{flag}={value}: must be 1 to {most}")
+        for flag, value, least, most in (("seeds", self.num_seeds, 1, 100), ("games", self.games, 0, 10_000)):
+            if not least <= value <= most:
+                raise UserError(f"--{flag}={value}: must be {least} to {most}")
 
     def trials(self) -> list[Trial]:
         """Baseline first, then each cluster; seed by seed, so that whatever slows the machine for an hour meets all."""
-        found = []
-        for seed in range(self.config.seed, self.config.seed + self.num_seeds):
-            for number in (0, *self.worker_counts):
-                kind, job, size = (f"async-{number}", "local", {"num_workers": number}) if number else _BASELINE
-                name = f"{kind}-seed-{seed}"
-                own: dict[str, Any] = {
-                    field: value for field, value in (size | {"seed": seed}).items() if hasattr(self.config, field)
-                }
-                config = dataclasses.replace(self.config, **own)
-                found.append(Trial(name, job, config, RunDirectory(self.folder / "runs" / name)))
-        return found
+        seeds = range(self.config.seed, self.config.seed + self.num_seeds)
+        return [trial for seed in seeds for trial in (self._of_study(seed) if self.study else self._of_agent(seed))]
+
+    def _of_study(self, seed: int) -> Iterator[Trial]:
+        for kind in studies.kinds(self.study, quick=self.quick):
+            name = f"{re.sub('[^a-z0-9_]+', '-', kind.name)}-seed-{seed}"
+            config = studies.config(kind, seed, dict(self.given))
+            yield Trial(name, kind.job, config, RunDirectory(self.folder / "runs" / name), kind.name)
+
+    def _of_agent(self, seed: int) -> Iterator[Trial]:
+        for number in (0, *self.worker_counts):
+            kind, job, size = (f"async-{number}", "local", {"num_workers": number}) if number else _BASELINE
+            own: dict[str, Any] = {
+                field: value for field, value in (size | {"seed": seed}).items() if hasattr(self.config, field)
+            }
+            config, name = dataclasses.replace(self.config, **own), f"{kind}-seed-{seed}"
+            yield Trial(name, job, config, RunDirectory(self.folder / "runs" / name))
 
 
 def check_counts(text: str) -> tuple[int, ...]:
@@ -111,7 +125,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     """
     plan, folder, games = comparison.trials(), comparison.folder, comparison.games
     has_work = not all(trial.is_done(games) for trial in plan)
-    calls = begin(folder, comparison.config, machine.describe() if has_work else None)
+    calls = begin(folder, comparison.config, machine.describe() if has_work else None, comparison.study)
     codes, took = list[int](), list[float]()
     with RunDirectory(folder).claimed(progress.say) as held:  # two commands at a time would slow each other
         if should_stop.is_set():  # while it waited for the folder
@@ -129,7 +143,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
             if not trial.is_over:
                 code = execute(trial, trial.job, trial.flags, header, progress, should_stop, held)
                 took.append(time.monotonic() - begun)
-            if code == 0 and not trial.run.has_failed():
+            if games and code == 0 and not trial.run.has_failed():
                 flags = [f"--games={games}", "--checkpoint=newest"]  # which all runs have, at the same budget
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
@@ -145,7 +159,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     return int(any(codes) or bool(failed))
 
 
-def begin(folder: Path, config: Config, described: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def begin(folder: Path, config: Config, described: Mapping[str, Any] | None, study: str = "") -> list[dict[str, Any]]:
     """Makes the folder of a comparison, or goes on with the one that lies there.
 
     Args:
@@ -157,8 +171,9 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any] | None) -> 
     Raises:
       UserError: something else lies there, or a comparison of other settings.
     """
-    path, defaults = folder / _FILE, type(config)().to_dict()
+    path, defaults = folder / _FILE, type(config)().to_dict() | {"study": ""}
     shared = {name: value for name, value in config.to_dict().items() if name not in ("seed", "num_workers")}
+    shared["study"] = study
     calls = []
     try:
         if path.exists():
@@ -219,8 +234,9 @@ def execute(
 def _report(comparison: Comparison, plan: Sequence[Trial], calls: Sequence[Mapping], progress: Progress) -> None:
     """Writes the report on what there is."""
     try:
-        runs = [read_run(trial.run.path) for trial in plan if trial.run.config.exists()]
+        begun = [trial for trial in plan if trial.run.config.exists()]
+        runs = [dataclasses.replace(read_run(trial.run.path), label=trial.label) for trial in begun]
         if runs:
-            findings.write_report(runs, calls, comparison.folder, num_planned=len(plan))
+            findings.write_report(runs, calls, comparison.folder, num_planned=len(plan), study=comparison.study)
     except Exception as error:  # whatever it is, the training is worth more
         progress.say(f"could not write the report: {one_line(error)}")

@@ -3,6 +3,7 @@
 import base64
 import html
 import itertools
+import json
 import math
 import re
 import statistics
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,7 +22,7 @@ from async_dqn.base.files import write_atomically
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
 from async_dqn.tools.bench.tables import table
-from async_dqn.tools.report import plot
+from async_dqn.tools.report import plot, studies
 from async_dqn.tools.report.runs import BASELINE, Run, finite, is_over, read_evaluation, read_stalenesses
 
 _MAX_STALENESS = 60  # that has a bar of its own
@@ -41,15 +43,21 @@ $body
 """)
 
 
-def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *, num_planned: int) -> None:
+def write_report(
+    runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *, num_planned: int, study: str = ""
+) -> None:
     """Writes report.md, report.html and figures/*.png into a folder. Raises OSError.
 
     Args:
       runs: those that have begun, one or more.
       calls: the commands that trained them, each with its date.
       num_planned: runs that there will be.
+      study: its name, where it is one; it has its numbers in results.json too.
     """
-    title = f"{runs[0].settings.get('agent', '?')} on {runs[0].settings.get('env', '?')}: one process and clusters"
+    env = runs[0].settings.get("env", "?")
+    title = f"{runs[0].settings.get('agent', '?')} on {env}: one process and clusters"
+    if study:
+        title = f"{study} on {env}"
     over = [run for run in runs if is_over(run.exit_reason)]
     made: dict[str, list[str]] = {}
     for run in runs:
@@ -62,14 +70,22 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
     if len(made) > 1:
         blocks.append("Versions of this program, or processors, differ between runs (see the end); so may their times.")
     if over:
-        blocks += [table(["", *_kinds(over)], result_rows(over)), _HOW_TO_READ]
+        rows = [["", *_kinds(over)], *result_rows(over)]
+        if study:  # it has more kinds than quantities
+            rows = [list(row) for row in zip(*rows, strict=True)]
+        blocks += [table(rows[0], rows[1:]), _HOW_TO_READ]
+    if study == "workers" and over:
+        hosts = [found for run in over if isinstance(found := run.described.get("host"), dict)]
+        cores = max((finite(host.get("cores")) for host in hosts), default=math.nan)
+        caption = "What more workers bring; the dotted line is at the cores of the machine."
+        blocks += ["## Workers", _picture(studies.workers_figure(over, cores), folder, "workers", caption)]
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)
         caption = f"Return of every game (faint) and the mean of 100 (strong) over {what}."
         blocks.append(_picture(figure, folder, f"return-{x}", caption))
     counts = {kind: sum(map(read_stalenesses, of), Counter()) for kind, of in _kinds(runs).items() if kind != BASELINE}
-    if any(counts.values()):
+    if any(counts.values()) and not study:
         caption = "Updates that were applied between the pull that an update was computed on and its push."
         colours = dict(zip(_kinds(runs), itertools.cycle(plot.COLOURS), strict=False))
         blocks += ["## Staleness", _picture(staleness_figure(counts, colours), folder, "staleness", caption)]
@@ -80,9 +96,23 @@ def write_report(runs: Sequence[Run], calls: Sequence[Mapping], folder: Path, *,
     blocks += ["## Processes", table(header, [row for run in runs for row in process_rows(run)])]
     lines = [f"{call.get('command', '?')}, {call.get('date', '?')}" for call in calls]
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
+    if study:
+        write_atomically(folder / "results.json", json.dumps(_results(runs, calls), indent=1).encode() + b"\n")
     body = "\n".join(_as_html(block, folder) for block in blocks if block)
     write_atomically(folder / "report.md", ("\n\n".join(filter(None, blocks)) + "\n").encode())
     write_atomically(folder / "report.html", _PAGE.substitute(title=html.escape(title), body=body).encode())
+
+
+def _results(runs: Sequence[Run], calls: Sequence[Mapping]) -> dict[str, Any]:
+    """What the tables say, for programs: a run's numbers without those that it lacks, and what it ran on."""
+    found = []
+    for run in runs:
+        host = of if isinstance(of := run.described.get("host"), dict) else {}
+        about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
+        machine = {"cpu": host.get("cpu"), "revision": run.described.get("git_revision")}
+        numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}
+        found.append(about | machine | numbers)
+    return {"calls": [dict(call) for call in calls], "runs": found}
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -81,6 +81,8 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
     told = [name for name in common if len({str(run.settings[name]) for run in firsts}) > 1 and name not in _PLACES]
     if len(told) > _MAX_TOLD:
         told = [name for name in told if name in ("agent", "env")]
+    if any(run.label for run in firsts):
+        told = []
     labels = [", ".join([run.kind, *(f"{name}={run.settings[name]}" for name in told)]) for run in firsts]
     top = os.path.commonpath([run.path.parent.resolve() for run in runs])
     folders = [os.path.relpath(run.path.resolve(), top) for run in firsts]

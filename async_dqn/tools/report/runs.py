@@ -34,6 +34,7 @@ class Run:
         `seconds` is the training time, that before a resume included, at that moment; NaN where nothing tells.
       metrics: columns of metrics.csv by name [M], whatever columns the agent writes.
       notes: what is not as it should be, for whoever looks at the picture.
+      label: the kind of run in a study.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class Run:
     games: Mapping[str, np.ndarray]
     metrics: Mapping[str, np.ndarray]
     notes: Sequence[str]
+    label: str = ""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -51,7 +53,9 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """How it was trained, the same for all seeds: baseline, or the size of its cluster."""
+        """How it was trained, the same for all seeds: baseline, or the size of its cluster; in a study its label."""
+        if self.label:
+            return self.label
         command = self.described.get("command")
         if isinstance(command, list) and command[1:2] == ["baseline"]:
             return BASELINE

@@ -1,0 +1,137 @@
+"""Studies: what `async-dqn compare --study=NAME` trains, each a list of kinds of run on the same environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from async_dqn.agents import table
+from async_dqn.settings.config import Config
+from async_dqn.tools.report import plot
+from async_dqn.tools.report.runs import Run, finite
+
+_GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
+_WORKER_COUNTS = (1, 2, 4, 8)
+
+
+class Kind(NamedTuple):
+    """One kind of run."""
+
+    name: str
+    job: str  # the command that trains it
+    agent: str
+    settings: dict[str, Any]
+
+
+def _algorithms(quick: bool) -> Iterator[Kind]:
+    del quick
+    for agent in table.TABLE:
+        yield Kind(agent, "baseline", agent, {})
+
+
+def _sharing(quick: bool) -> Iterator[Kind]:
+    yield Kind("one process", "baseline", "dqn", {})
+    if not quick:
+        for concurrent in (False, True):
+            for synchronized in (False, True):
+                name = f"fast_dqn{', concurrent' * concurrent}{', synchronized' * synchronized}"
+                settings = {"concurrent": concurrent, "synchronized": synchronized}
+                yield Kind(name, "baseline", "fast_dqn", settings)
+    servers: dict[str, dict[str, Any]] = {
+        "async": {"local_steps": 0},
+        "async, 2 ps": {"local_steps": 0, "num_ps": 2},
+        "async, deltas": {"local_steps": 1},
+        "sync": {"update_mode": "sync"},
+        "accumulate 2": {"update_mode": "accumulate", "accumulate": 2},
+        "hogwild": {"store": "shared_memory", "update_mode": "hogwild"},
+        "locked": {"store": "shared_memory", "update_mode": "locked"},
+        "global replay": {"replay": "global"},
+    }
+    for name, settings in servers.items():
+        yield Kind(name, "local", "dqn", {"num_workers": 2} | settings)
+
+
+def _workers(quick: bool) -> Iterator[Kind]:
+    for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
+        if agent not in table.TABLE:
+            continue
+        for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
+            for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
+                name = f"{agent} on {store}, {number}"
+                yield Kind(name, "local", agent, {"store": store, "num_workers": number})
+
+
+STUDIES: dict[str, Callable[[bool], Iterator[Kind]]] = {
+    "algorithms": _algorithms,
+    "sharing": _sharing,
+    "workers": _workers,
+}
+
+
+def kinds(study: str, *, quick: bool) -> list[Kind]:
+    """What a study trains; `quick`: the part of it that takes minutes."""
+    return list(STUDIES[study](quick))
+
+
+def config(kind: Kind, seed: int, shared: dict[str, Any]) -> Config:
+    """The settings of one run, by the agent's preset for CartPole; `shared` are those that the user gave."""
+    fields = {field.name for field in dataclasses.fields(table.find(kind.agent).Config)}
+    alone = {"num_workers": 1, "num_ps": 1} if kind.job == "baseline" else {}
+    if kind.settings.get("store") == "shared_memory":
+        alone = {"num_ps": 0}
+    given = _GOAL | alone | kind.settings | shared | {"seed": seed}
+    return table.make_config(kind.agent, "cartpole", {name: value for name, value in given.items() if name in fields})
+
+
+_PANELS = {
+    "games to the goal": lambda run: finite(run.summary.get("episodes")),
+    "seconds to the goal": lambda run: finite(run.summary.get("solved_at_seconds")),
+    "seconds per game": lambda run: finite(run.summary.get("wall_seconds")) / finite(run.summary.get("episodes")),
+}
+
+
+@matplotlib.rc_context(plot.STYLE)
+def workers_figure(runs: Sequence[Run], cores: float) -> Figure:
+    """What more workers bring: games and seconds to the goal, seconds per game, and the speed-up over one worker.
+
+    A number of workers with a run that never reached the goal has no point.
+
+    Args:
+      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER".
+      cores: of the machine, where a line is drawn; NaN: not known.
+    """
+    curves: dict[str, dict[int, list[Run]]] = {}
+    for run in runs:
+        name, _, number = run.kind.rpartition(", ")
+        curves.setdefault(name, {}).setdefault(int(number), []).append(run)
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    panels = figure.subplots(2, 2).ravel()
+    looks = [(colour, line) for line in ("-", "--") for colour in plot.COLOURS]
+    for (name, by_number), (colour, line) in zip(curves.items(), looks, strict=False):
+        numbers = sorted(by_number)
+        found = {
+            title: np.array([_median(by_number[number], of) for number in numbers]) for title, of in _PANELS.items()
+        }
+        found["speed-up over one worker"] = found["seconds to the goal"][0] / found["seconds to the goal"]
+        for axes, values in zip(panels, found.values(), strict=True):
+            axes.plot(numbers, values, marker="o", ms=4, color=colour, linestyle=line, label=name)
+    for axes, title in zip(panels, [*_PANELS, "speed-up over one worker"], strict=True):
+        axes.set_xscale("log", base=2)
+        axes.set(title=title, xlabel="workers", ylim=(0, None))
+        axes.set_xticks(_WORKER_COUNTS, map(str, _WORKER_COUNTS))
+        if math.isfinite(cores):
+            axes.axvline(cores, color="0.6", linewidth=1, linestyle=":")
+    panels[-1].plot(_WORKER_COUNTS, _WORKER_COUNTS, color="0.6", linewidth=1, label="ideal")
+    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
+    reached = all(math.isfinite(finite(run.summary.get("solved_at_seconds"))) for run in runs)
+    return float(np.median([of(run) for run in runs])) if reached else math.nan

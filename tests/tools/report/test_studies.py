@@ -1,0 +1,99 @@
+"""Studies: each of their runs has settings that the program accepts, and the report on them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from report_helpers import write_run
+
+from async_dqn.agents import table
+from async_dqn.cli import main as command_line
+from async_dqn.tools.report import compare, findings, studies
+from async_dqn.tools.report.runs import read_run
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("study", studies.STUDIES)
+def test_every_run_of_a_study_has_settings_that_go_together(study, quick):
+    kinds = studies.kinds(study, quick=quick)
+    assert len({kind.name for kind in kinds}) == len(kinds) > 1
+    for kind in kinds:
+        config = studies.config(kind, 3, {"threads": 1})
+        assert (config.seed, config.threads, config.env, config.stop_at_return) == (3, 1, "CartPole-v1", 195)
+        assert config.agent == kind.agent
+        for name, value in kind.settings.items():
+            assert getattr(config, name) == value
+
+
+def test_the_study_of_algorithms_has_all_of_the_table():
+    assert [kind.name for kind in studies.kinds("algorithms", quick=False)] == list(table.TABLE)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--study=nothing"], "--study=nothing: must be one of algorithms, sharing, workers"),
+        (["--study=sharing", "--agent=ppo"], "--agent: a study sets it itself"),
+        (["--study=sharing", "--learning_rate=0.1"], "--learning_rate: a study sets it itself"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(flags, message, capsys):
+    assert command_line.main(["compare", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_line_makes_its_trials(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(compare, "run_compare", lambda comparison, stop, progress: asked.append(comparison) or 0)
+    flags = ["--study=algorithms", "--seeds=2", "--seed=4", "--threads=1", f"--logdir={tmp_path}"]
+    assert command_line.main(["compare", *flags]) == 0
+    trials = asked[0].trials()
+    assert len(trials) == 2 * len(table.TABLE)
+    assert (trials[0].label, trials[0].job, trials[0].config.seed, trials[-1].config.seed) == ("dqn", "baseline", 4, 5)
+    assert asked[0].games == 0
+
+
+def runs_of(tmp_path, seconds):
+    """Runs with labels, {(label, seed): seconds to the goal}."""
+    for (label, seed), solved_at in seconds.items():
+        summary = {
+            "exit_reason": "solved",
+            "env_steps": 1_000,
+            "episodes": 50,
+            "wall_seconds": solved_at,
+            "solved_at_seconds": solved_at,
+            "solved_at_steps": 1_000,
+        }
+        path = write_run(tmp_path / f"{label}-{seed}".replace(" ", "-"), [(100, 1.0)], seed=seed)
+        (path / "summary.json").write_text(json.dumps(summary))
+        run = read_run(path)
+        object.__setattr__(run, "label", label)
+        yield run
+
+
+def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_are_not(tmp_path):
+    seconds = {("a on ps, 1", 0): 40.0, ("a on ps, 1", 1): 60.0, ("a on ps, 2", 0): 25.0, ("b on ps, 1", 0): math.nan}
+    figure = studies.workers_figure(list(runs_of(tmp_path, seconds)), cores=2)
+    lines = [{line.get_label(): line for line in axes.get_lines()} for axes in figure.axes]
+    games, times, each, speed_ups = ([of[name] for name in ("a on ps", "b on ps")] for of in lines)
+    np.testing.assert_array_equal(times[0].get_ydata(), [50, 25])
+    np.testing.assert_array_equal(speed_ups[0].get_ydata(), [1, 2])
+    np.testing.assert_array_equal(games[0].get_ydata(), [50, 50])
+    np.testing.assert_array_equal(each[0].get_ydata(), [1, 0.5])
+    assert np.isnan(times[1].get_ydata()).all()
+
+
+def test_a_report_on_a_study_has_a_row_for_each_kind(tmp_path):
+    seconds = {("dqn on ps, 1", 0): 40.0, ("ppo on ps, 1", 0): 20.0}
+    runs = list(runs_of(tmp_path / "runs", seconds))
+    findings.write_report(runs, [], tmp_path, num_planned=2, study="workers")
+    text = (tmp_path / "report.md").read_text()
+    assert "# workers on " in text
+    assert "| dqn on ps, 1 |" in text and "| ppo on ps, 1 |" in text
+    found = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [(one["kind"], one["minutes to the goal"]) for one in found] == [
+        ("dqn on ps, 1", pytest.approx(40 / 60)),
+        ("ppo on ps, 1", pytest.approx(20 / 60)),
+    ]
+    assert (tmp_path / "figures" / "workers.png").stat().st_size > 10_000
