@@ -6,11 +6,19 @@ import dataclasses
 
 from async_dqn.agents import a3c
 from async_dqn.base.errors import UserError
+from async_dqn.settings.config import UPDATE_MODES
+from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
 class PAACConfig(a3c.A3CConfig):
     """Settings of PAAC."""
+
+    update_mode: str = setting(
+        "sync",
+        "How updates are shared: workers that make each update together.",
+        choices=("auto", *sum(UPDATE_MODES.values(), ())),
+    )
 
     def check(self) -> None:
         super().check()
@@ -21,9 +29,6 @@ class PAACConfig(a3c.A3CConfig):
             )
 
 
-_SYNC = {"update_mode": "sync"}
-
-
 class PAAC(a3c.A3C):
     """Learns from the rollouts of all environments at once, by the policy that played them."""
 
@@ -32,15 +37,14 @@ class PAAC(a3c.A3C):
     presets = {
         # The step size grows with the number of environments. The paper's gradients are means, as they are here.
         "paper": a3c.PAPER
-        | _SYNC
         | {
             "total_steps": 115_000_000,
             "envs_per_worker": 32,
             "learning_rate": 0.0007 * 32,
             "optimizer_epsilon": 0.1,
         },
-        "atari": a3c.ATARI | _SYNC | {"envs_per_worker": 32},
-        "pong": a3c.ATARI | _SYNC | {"envs_per_worker": 32, "stop_at_return": 18.0},
-        "cartpole": a3c.CARTPOLE | _SYNC | {"envs_per_worker": 16},
-        "pendulum": a3c.PENDULUM | _SYNC | {"envs_per_worker": 16},
+        "atari": a3c.ATARI | {"envs_per_worker": 32},
+        "pong": a3c.ATARI | {"envs_per_worker": 32, "stop_at_return": 18.0},
+        "cartpole": a3c.CARTPOLE | {"envs_per_worker": 16},
+        "pendulum": a3c.PENDULUM | {"envs_per_worker": 16},
     }
