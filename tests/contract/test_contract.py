@@ -31,10 +31,14 @@ AGENTS = [
 ]
 
 
+QUICK = ["dqn", "ppo"]  # one that learns from replay, one from rollouts
+
+
 def pairs(ways=WAYS):
     """The agents with the ways that they go: those that train in one process have the direct one alone."""
     classes = {agent: table.find(agent.split()[0]) for agent in AGENTS}
-    return [(agent, way) for agent in AGENTS for way in ways if way == "direct" or classes[agent].distributed]
+    found = [(agent, way) for agent in AGENTS for way in ways if way == "direct" or classes[agent].distributed]
+    return [pytest.param(*pair, marks=[] if pair[0] in QUICK else pytest.mark.slow) for pair in found]
 
 
 EVERY_PAIR = pytest.mark.parametrize("agent_name, way", pairs())
