@@ -64,7 +64,7 @@ class Comparison:
       folder: where runs, pictures and report lie. A comparison that it holds already is gone on with.
       worker_counts: of the clusters.
       num_seeds: runs of each kind.
-      games: greedy games that every trained agent plays; 0: none.
+      games: greedy games that every trained agent plays; those of a study play none.
       study: the name of a study, whose runs take the place of one agent's; with `quick` the part that takes minutes.
       given: settings that the user gave to all runs of the study.
 
@@ -82,9 +82,10 @@ class Comparison:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for flag, value, least, most in (("seeds", self.num_seeds, 1, 100), ("games", self.games, 0, 10_000)):
-            if not least <= value <= most:
-                raise UserError(f"--{flag}={value}: must be {least} to {most}")
+        games = () if self.study else (("games", self.games, 10_000),)
+        for flag, value, most in (("seeds", self.num_seeds, 100), *games):
+            if not 1 <= value <= most:
+                raise UserError(f"--{flag}={value}: must be 1 to {most}")
 
     def trials(self) -> list[Trial]:
         """Baseline first, then each cluster; seed by seed, so that whatever slows the machine for an hour meets all."""
