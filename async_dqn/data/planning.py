@@ -149,7 +149,8 @@ class DynaExperience(ReplayExperience):
     def add_to(self, envs: np.ndarray | None, step: Step, num_steps: int) -> None:
         super().add_to(envs, step, num_steps)
         self._visits.add(step.observation)
-        found = self._imagine(step.outputs, step.stacked).next_observation
+        outputs = step.outputs or self._evaluate(step.stacked)  # what comes from another process has none
+        found = self._imagine(outputs, step.stacked).next_observation
         each = np.arange(len(step.action))
         self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
 

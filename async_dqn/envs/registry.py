@@ -23,6 +23,7 @@ from async_dqn.envs.options import Options
 from async_dqn.envs.processes import EnvironmentProcesses
 from async_dqn.envs.spaces import Adapted, Unsupported
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
+from async_dqn.envs.wrappers import wrap
 
 # How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
 # a game has it. `machado`: Machado et al. 2018, section 5, as in Dopamine.
@@ -245,7 +246,7 @@ def _make(id: str, options: Options, **arguments: Any) -> gymnasium.Env:
         made = gymnasium.make(
             id, max_episode_steps=-1, disable_env_checker=True, **{**options.arguments(), **arguments}
         )
-    return options.wrap(made)
+    return wrap(made, options)
 
 
 def _atari_games() -> dict[str, str]:

@@ -442,7 +442,7 @@ def test_whole_numbers_may_be_written_in_many_ways(text):
 )
 def test_agent_and_environment_choose_the_preset(agent, env, preset):
     name = next(name for name in table.TABLE if table.find(name) is agent)
-    assert from_flags.auto_preset(name, env) == preset
+    assert from_flags.auto_preset(name, {"env": env}) == preset
     expected = table.make_config(name, preset, {"env": env, "seed": 3})
     assert settings_of("local", f"--agent={name}", f"--env={env}", "--seed=3") == expected
 

@@ -10,6 +10,7 @@ import pytest
 
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.shared_memory import Segment
+from async_dqn.system import memory
 
 SIZE = 37  # not a multiple of a row
 
@@ -181,6 +182,6 @@ def test_a_python_built_on_an_old_system_has_segments_too(monkeypatch, has_it):
 
 def test_a_system_without_it_is_an_oserror(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(shared_memory.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda *_, **__: object())
     with pytest.raises(OSError, match="not implemented"):
         Segment(5)

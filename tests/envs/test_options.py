@@ -8,7 +8,8 @@ from gymnasium import spaces
 
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
-from async_dqn.envs.options import Options, Repeated, Resized
+from async_dqn.envs.options import Options
+from async_dqn.envs.wrappers import Repeated, Resized
 
 
 class Pictures(gymnasium.Env):
