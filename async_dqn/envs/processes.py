@@ -104,7 +104,10 @@ class EnvironmentProcesses:
         if isinstance(fault, multiprocessing.TimeoutError):
             return f"one took more than {self._timeout:g} seconds (--env_timeout)"
         if isinstance(fault, EOFError | OSError):
-            connection.wait([process.sentinel for process in self._environments.processes], _ENDING)
+            ended = connection.wait([process.sentinel for process in self._environments.processes], _ENDING)
+            for process in self._environments.processes:
+                if process.sentinel in ended:  # which it closes on its way, a moment before it has an exit code
+                    process.join(_ENDING)
             codes = [process.exitcode for process in self._environments.processes if process.exitcode]
             return f"the process of one ended{f' with exit code {codes[0]}' if codes else ''}"
         return f"{type(fault).__name__}: {one_line(fault)}"
