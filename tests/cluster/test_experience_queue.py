@@ -112,15 +112,22 @@ def wait_until_at(run, steps):
     wait_until(lambda: steps_of(run) >= steps, START + RUN, f"{steps} agent steps")
 
 
+def find(local, worker):
+    """The process that is a worker of a `local` run; None while there is none."""
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(local.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline()
+                if "async_dqn" in line and "worker" in line and f"--task_index={worker}" in line:
+                    return process
+    return None
+
+
 def kill(local, worker):
-    """Kills one worker of a `local` run."""
-    for process in psutil.Process(local.process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            line = process.cmdline()
-            if "async_dqn" in line and "worker" in line and f"--task_index={worker}" in line:
-                process.kill()
-                return
-    pytest.fail(f"there is no worker {worker}")
+    """Kills one worker, once one that was killed before is back; nothing where the run is over by then."""
+    wait_until(lambda: find(local, worker) or local.process.poll() is not None, START, f"worker {worker} is there")
+    if found := find(local, worker):
+        found.kill()
 
 
 def summary_of(run):
