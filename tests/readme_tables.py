@@ -189,20 +189,21 @@ def game_table(name: str) -> str:
 
 
 def algorithms_table() -> str:
-    """What each algorithm is, and the agent steps that it needed on CartPole."""
+    """What each algorithm is, and how it can be trained."""
     from async_dqn.agents.table import TABLE, find
 
-    found = read("studies/algorithms/results.json")
     rows = []
     for name in TABLE:
-        steps = [run.get("agent steps to the goal") for run in found["runs"] if run["kind"] == name]
-        reached = [one for one in steps if one is not None]
-        cell = spread(reached) if len(reached) == len(steps) else f"{len(reached)} of {len(steps)} runs reached it"
-        rows.append([f"`{name}`", find(name).summary, cell])
-    (call, *_) = found["calls"]
-    origin = made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
-    head = ["`--agent`", "what it is", "agent steps to a mean return of 195 on CartPole, one process"]
-    return table(head, rows) + origin
+        agent = find(name)
+        fields = {field.name for field in dataclasses.fields(agent.Config)}
+        ways = ["one process"]
+        if agent.distributed:
+            ways += ["parameter servers" + (", synchronous" if name == "paac" else "")]
+            ways += ["shared memory"] if name != "paac" else []
+        ways += ["one learner for many actors"] if agent.distributed and fields & {"replay", "parallelism"} else []
+        actions = "discrete, continuous" if agent.continuous_actions else "discrete"
+        rows.append([f"`{name}`", agent.summary, actions, "; ".join(ways)])
+    return table(["`--agent`", "what it is", "actions", "trains in or over"], rows).replace("---:", "---")  # it is text
 
 
 def comparison_table() -> str:

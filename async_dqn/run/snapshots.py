@@ -78,7 +78,8 @@ class Snapshots:
                 self._say(f"warning: {fault}")
             if restored.num_slots:
                 self._say(f"replay is there again: {restored.num_slots:,} observations")
-            added = restored.added
+            # Where nothing was ever added, there is no log either.
+            added = restored.added if restored.num_slots else self._ring.added
             self._log = ReplayLog(
                 self._replay_directory,
                 self._ring,

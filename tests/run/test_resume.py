@@ -143,6 +143,17 @@ def test_a_baseline_that_is_interrupted_goes_on_as_if_it_had_not_been(start, tmp
 
 
 @pytest.mark.slow
+def test_a_run_that_was_stopped_before_anything_reached_replay_goes_on_exactly(start, tmp_path):
+    flags = ["--env=CartPole-v1", "--agent=fast_dqn", "--target_period=50", *SMALL]  # 100 steps in a period
+    straight, resumed = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "resumed")
+    never_stopped = baseline(start, "straight", straight, *flags, "--total_steps=1_200")
+    finish(baseline(start, "first", resumed, *flags, "--total_steps=60"))
+    finish(baseline(start, "second", resumed, "--resume", "--total_steps=1_200"))
+    finish(never_stopped)
+    assert_same(straight, resumed)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--protocol=machado"]], ids=["classic", "sticky actions"])
 def test_a_run_on_frames_that_spent_its_budget_goes_on_with_a_larger_one(start, tmp_path, flags):
     flags = ["--env=pong", "--envs_per_worker=2", "--warmup_steps=100", "--replay_capacity=400", *flags]
