@@ -149,8 +149,9 @@ class DynaExperience(ReplayExperience):
     def add_to(self, envs: np.ndarray | None, step: Step, num_steps: int) -> None:
         super().add_to(envs, step, num_steps)
         self._visits.add(step.observation)
-        outputs = step.outputs or self._evaluate(step.stacked)  # what comes from another process has none
-        found = self._imagine(outputs, step.stacked).next_observation
+        state = step.observation[:, None]  # [N, 1, D]
+        outputs = step.outputs or self._evaluate(state)  # what comes from another process has none
+        found = self._imagine(outputs, state).next_observation
         each = np.arange(len(step.action))
         self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
 
