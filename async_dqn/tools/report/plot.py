@@ -29,6 +29,7 @@ STYLE: Any = {
 _LINES = ("-", "--", ":", "-.")  # for curves beyond the number of colours
 _MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label
+_MAX_TITLES = 3  # pairs of an agent and an environment that a title names
 _MAX_STRONG = 4  # runs of a curve that are a strong line each: the mean of a fast and a slow one is like neither
 _PLACES = ["num_ps", "num_workers", "seed", "gpus", "threads"]  # settings of the kind of run, or of the machine
 _UNITS = {  # names of an axis, and what to divide by: the first that its end is several of
@@ -116,7 +117,8 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
         axes.axhline(goal, color="0.4", linewidth=1, linestyle="--", zorder=1)
         axes.text(1, goal, f"goal {goal:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
     titles = dict.fromkeys(f"{run.settings.get('agent', '?')} on {run.settings.get('env', '?')}" for run in runs)
-    axes.set_title(", ".join(titles), loc="left", fontsize=11)
+    envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
+    axes.set_title(", ".join(titles if len(titles) <= _MAX_TITLES else envs), loc="left", fontsize=11)
     axes.set(xlim=(0, None), xlabel=name, ylabel="return of a game (unclipped)")
     figure.legend(loc="outside lower center", ncols=columns)
     return figure

@@ -138,3 +138,8 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, word
     assert out == "" and err.count("\n") == 1
     assert words.format(**names) in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_title_names_the_environment_alone_where_there_are_many_agents(tmp_path):
+    runs = read(tmp_path, **{agent: {"agent": agent, "returns": [1.0]} for agent in ("dqn", "ppo", "c51", "pqn")})
+    assert draw(runs).get_title(loc="left") == "CartPole-v1"
