@@ -52,7 +52,9 @@ def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
     result = json.loads((run.path / "evaluation.json").read_text())
     assert len(result["returns"]) == result["games"] == 20
     assert result["mean"] == np.mean(result["returns"]) > GOAL
-    assert result["checkpoint_env_steps"] == summary["env_steps"]
+    best, faults = checkpoints.load_newest(run.best)  # it is of the row that reached the goal, some steps may follow
+    assert best is not None and faults == []
+    assert result["checkpoint_env_steps"] == best.number <= summary["env_steps"]
 
 
 @pytest.mark.cluster

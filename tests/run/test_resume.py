@@ -127,16 +127,18 @@ def assert_same(run: RunDirectory, other: RunDirectory) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", table.TABLE)
 def test_a_baseline_that_is_interrupted_goes_on_as_if_it_had_not_been(start, tmp_path, agent):
-    small = SMALL if table.owners("warmup_steps") and agent in table.owners("warmup_steps") else []
-    flags = ["--env=CartPole-v1", f"--agent={agent}", "--total_steps=12_000", "--log_period=0.1", *small]
+    has_replay = agent in table.owners("warmup_steps")
+    budget = 12_000 if has_replay else 100_000  # rollout agents are quick; the signal has to find them under way
+    small = SMALL if has_replay else []
+    flags = ["--env=CartPole-v1", f"--agent={agent}", f"--total_steps={budget}", "--log_period=0.1", *small]
     straight, resumed = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "resumed")
     never_stopped = baseline(start, "straight", straight, *flags)
     first = baseline(start, "first", resumed, *flags)
-    wait_until(lambda: len(rows(resumed.metrics)) > 5, 2 * START, "some rows of metrics")
+    wait_until(lambda: len(rows(resumed.metrics)) > 2, 2 * START, "some rows of metrics")
     first.process.send_signal(signal.SIGINT)
     finish(first, 130)
     assert resumed.exit_reason() == "interrupted"
-    assert 0 < newest(resumed).number < 12_000
+    assert 0 < newest(resumed).number < budget
     finish(baseline(start, "second", resumed, "--resume"))
     finish(never_stopped)
     assert_same(straight, resumed)
