@@ -124,14 +124,6 @@ class A3C(Agent):
         self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
 
     @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        if spec.is_continuous:
-            return "pendulum"
-        if not spec.is_atari:
-            return "cartpole"
-        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
-
-    @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
         # The rollout, and the minibatch that it becomes.
         return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)

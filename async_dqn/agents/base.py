@@ -81,8 +81,17 @@ class Agent(abc.ABC):
 
     @classmethod
     def default_preset(cls, spec: EnvironmentSpec) -> str:
-        """The name of the preset for an environment that was given without one."""
-        return next(iter(cls.presets))
+        """The name of the preset for an environment that was given without one.
+
+        The first that the agent has of those that fit, by their names; else its first one.
+        """
+        if spec.is_atari:
+            names = ["pong", "pong-fast"] * (spec.id == "ALE/Pong-v5") + ["atari", "atari-fast"]
+        elif spec.is_continuous:
+            names = ["pendulum"]
+        else:
+            names = ["pictures"] * bool(spec.picture_shape) + ["cartpole"]
+        return next((name for name in names if name in cls.presets), next(iter(cls.presets)))
 
     @classmethod
     def experience_bytes(cls, config: Any, spec: EnvironmentSpec) -> int:

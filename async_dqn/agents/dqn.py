@@ -129,12 +129,6 @@ class DQN(EpsilonGreedyAgent):
         self.modules = [make_module(config, "q", self._network, has_target=True)]
 
     @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        if not spec.is_atari:
-            return "pictures" if spec.picture_shape and "pictures" in cls.presets else "cartpole"
-        return "pong-fast" if spec.id == "ALE/Pong-v5" else "atari-fast"
-
-    @classmethod
     def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:
         share = config.replay_capacity // config.num_learners
         num_envs = config.envs_per_worker * config.num_actors // config.num_learners

@@ -91,10 +91,6 @@ class DynaQ(DQN):
         model = make_module(config, "model", self._model, has_target=False)
         self.modules = [*self.modules, model._replace(rate=schedules.constant(config.model_learning_rate))]
 
-    @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        return "cartpole"
-
     def apply(self, params: Params, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         return super().apply(params, observation, seed) | self._model.apply(params["model"], observation)
 

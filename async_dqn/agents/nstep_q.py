@@ -99,12 +99,6 @@ class NStepQ(EpsilonGreedyAgent):
         self.modules = [make_module(config, "q", self._network, has_target=True)]
 
     @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        if not spec.is_atari:
-            return "cartpole"
-        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
-
-    @classmethod
     def experience_bytes(cls, config: NStepQConfig, spec: EnvironmentSpec) -> int:
         return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)  # from where, and to where
 

@@ -109,14 +109,6 @@ class PPO(Agent):
         self.modules = [make_module(config, "policy_value", self._network, has_target=False)]
 
     @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        if spec.is_continuous:
-            return "pendulum"
-        if not spec.is_atari:
-            return "pictures" if spec.picture_shape else "cartpole"
-        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
-
-    @classmethod
     def experience_bytes(cls, config: PPOConfig, spec: EnvironmentSpec) -> int:
         return required_bytes(config.rollout_length, config.envs_per_worker, spec)
 

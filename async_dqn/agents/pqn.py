@@ -86,12 +86,6 @@ class PQN(EpsilonGreedyAgent):
         self.modules = [make_module(config, "q", self._network, has_target=False)]
 
     @classmethod
-    def default_preset(cls, spec: EnvironmentSpec) -> str:
-        if not spec.is_atari:
-            return "cartpole"
-        return "pong" if spec.id == "ALE/Pong-v5" else "atari"
-
-    @classmethod
     def experience_bytes(cls, config: PQNConfig, spec: EnvironmentSpec) -> int:
         return required_bytes(config.rollout_length, config.envs_per_worker, spec)
 
