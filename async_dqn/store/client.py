@@ -166,15 +166,26 @@ class ParameterClient:
         self.counters = Counters(*map(max, self.counters, counters))
 
 
-class DirectClient(ParameterClient):
+class PromptClient(ParameterClient):
+    """A client that reports each minibatch at once, as nothing is on its way."""
+
+    def start(self) -> None:
+        self.report()
+
+    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
+        super().reject_minibatch(cause)
+        self.report()
+
+    def finish(self) -> None:
+        self.report()
+
+
+class DirectClient(PromptClient):
     """The client of a store in this process: computes on the store's own variables, so that nothing is ever copied."""
 
     def __init__(self, store: LocalParameterStore, *, max_nonfinite: int):
         super().__init__(store, online=store.online, target=store.target, max_nonfinite=max_nonfinite)
         self._apply = [store.apply[module.name] for module in store.modules]
-
-    def start(self) -> None:
-        self.report()
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
         for index, (apply, gradient) in enumerate(zip(self._apply, gradients, strict=True)):
@@ -184,11 +195,4 @@ class DirectClient(ParameterClient):
         super().after_minibatch()
         self.count(updates=1)
         self.stalenesses.append(0)
-        self.report()
-
-    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
-        super().reject_minibatch(cause)
-        self.report()
-
-    def finish(self) -> None:
         self.report()

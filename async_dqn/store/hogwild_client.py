@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.nn.aligned import as_tensor
-from async_dqn.store.client import OPTIMIZER, ParameterClient
+from async_dqn.store.client import PromptClient
 from async_dqn.store.shared_memory import SharedMemoryStore
 
 
-class HogwildClient(ParameterClient):
+class HogwildClient(PromptClient):
     """Computes on the memory of the store itself, which all workers read and write whenever they like.
 
     So a gradient may be computed on numbers of several versions. An update is added number by number to what lies
@@ -36,9 +36,6 @@ class HogwildClient(ParameterClient):
         self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in store.modules]
         self._computed_on = 0
 
-    def start(self) -> None:
-        self.report()
-
     def before_minibatch(self) -> None:
         self._computed_on = self._shared.num_updates
 
@@ -59,13 +56,6 @@ class HogwildClient(ParameterClient):
             self.count(updates=1, staleness_sum=staleness)
             self._unreported = self._unreported._replace(staleness_max=max(staleness, self._unreported.staleness_max))
             self.stalenesses.append(staleness)
-        self.report()
-
-    def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
-        super().reject_minibatch(cause)
-        self.report()
-
-    def finish(self) -> None:
         self.report()
 
 
