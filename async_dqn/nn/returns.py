@@ -1,4 +1,7 @@
-"""Returns and advantages of rollouts, in NumPy. T is the length of the rollout, N the number of environments."""
+"""Returns and advantages of rollouts, in NumPy. T is the length of the rollout, N the number of environments.
+
+All functions raise ValueError where the arrays are not [T, N], all of one shape.
+"""
 
 from typing import NamedTuple
 
@@ -29,9 +32,6 @@ def generalized_advantages(
     Returns:
       [T, N] float32 advantages, and [T, N] float32 returns: advantage + value. Neither looks past the end of an episode
       or of the rollout.
-
-    Raises:
-      ValueError: the arrays are not [T, N], all of one shape.
     """
     _check(reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated)
     delta = reward + discount * np.where(terminated, 0, next_value) - value  # [T, N]
@@ -63,9 +63,6 @@ def lambda_returns(
 
     Returns:
       [T, N] float32 returns. None looks past the end of an episode or of the rollout.
-
-    Raises:
-      ValueError: the arrays are not [T, N], all of one shape.
     """
     _check(reward=reward, next_value=next_value, terminated=terminated, truncated=truncated)
     bootstrap = np.where(terminated, 0, next_value)  # [T, N]
@@ -95,9 +92,6 @@ def segments(reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, 
       reward: [T, N] float32.
       terminated, truncated: [T, N] bool: the episode ended with this step. Terminated, no value follows.
       discount: gamma.
-
-    Raises:
-      ValueError: the arrays are not [T, N], all of one shape.
     """
     _check(reward=reward, terminated=terminated, truncated=truncated)
     found = Segments(*(np.empty(reward.shape, dtype) for dtype in (np.float32, np.float32, np.int64)))
@@ -137,9 +131,6 @@ def vtrace(
 
     Returns:
       [T, N] float32 advantages for the policy gradient, rho included, and [T, N] float32 returns for the value.
-
-    Raises:
-      ValueError: the arrays are not [T, N], all of one shape.
     """
     _check(
         log_ratio=log_ratio,
