@@ -6,14 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from one_worker import OneWorker
 
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
-from async_dqn.envs import registry
-from async_dqn.nn.module import initial_parameters
-from async_dqn.run import build
-from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.loop import run_loop
 
 SMALL = {
     "env": "CartPole-v1",
@@ -29,36 +25,15 @@ SMALL = {
 }
 
 
-class Run:
+class Run(OneWorker):
     """One run in this process, from the beginning; `delay` is called before every minibatch and every step."""
 
     def __init__(self, delay=lambda what: None, **settings):
-        config = make_config("fast_dqn", "cartpole", SMALL | settings)
-        self.agent = build.make_agent(config)
-        self.store = build.make_local_store(self.agent)
-        self.store.initialize(initial_parameters(self.agent.modules, config.seed))
-        self.client = build.make_direct_client(config, self.store)
-        self.client.start()
-        seeds, env_seed = build.make_seeds(config, 0, 0)
-        self.actor_learner = ActorLearner(self.agent, self.client, seeds)
-        self.env = registry.make_vector_env(self.agent.spec, config.envs_per_worker, env_seed, 1)
+        super().__init__(make_config("fast_dqn", "cartpole", SMALL | settings))
         experience, send = self.actor_learner.experience, self.env.send
         sample = experience.sample
         experience.sample = lambda rng, step: (delay("minibatch"), sample(rng, step))
         self.env.send = lambda actions: (delay("step"), send(actions))
-
-    def begin(self):
-        self.actor_learner.reset(self.env.reset())
-        return self
-
-    def steps(self):
-        return run_loop(self.actor_learner, self.env, self.client, claim=2)
-
-    def run(self):
-        for _ in self.steps():
-            pass
-        self.client.finish()
-        return self.store.state()
 
 
 def slow(what, seconds=0.01):
@@ -78,19 +53,19 @@ def assert_same(found, expected):
 @pytest.fixture(scope="module")
 def expected():
     """What training between the steps gives."""
-    state = Run(concurrent=False).begin().run()
+    state = Run(concurrent=False).begin().run().store.state()
     assert state["counter/minibatches"] > 70 and state["counter/target_refreshes"] >= 12
     return state
 
 
 @pytest.mark.parametrize("delay", [slow("nothing"), slow("minibatch"), slow("step")], ids=["none", "learner", "actor"])
 def test_training_beside_acting_gives_the_same_bits_whatever_the_threads_do(expected, delay):
-    assert_same(Run(delay).begin().run(), expected)
+    assert_same(Run(delay).begin().run().store.state(), expected)
 
 
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_a_prediction_for_each_environment_gives_the_same_run(expected, concurrent):
-    assert_same(Run(concurrent=concurrent, synchronized=False).begin().run(), expected)
+    assert_same(Run(concurrent=concurrent, synchronized=False).begin().run().store.state(), expected)
 
 
 @pytest.mark.parametrize("num_steps", [1, 30, 51, 54])
@@ -108,7 +83,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(expected, num_steps):
     vars(resumed.actor_learner.experience.ring).update(vars(stopped.actor_learner.experience.ring))
     resumed.actor_learner.restore(arrays, json.loads(json.dumps(values)), in_episode=True)
     resumed.env = stopped.env
-    assert_same(resumed.run(), expected)
+    assert_same(resumed.run().store.state(), expected)
 
 
 def test_acting_goes_on_while_a_minibatch_is_computed():
@@ -142,8 +117,8 @@ def test_actions_are_those_of_the_target_network():
     [
         ({"envs_per_worker": 5}, "--envs_per_worker=5: must divide the 12 agent steps"),
         ({"envs_per_worker": 1}, "--envs_per_worker=1: there is nothing to synchronize"),
-        ({"overlap_steps": True}, "--overlap_steps: fast_dqn trains beside acting already"),
-        ({"noisy": True, "synchronized": False}, "--noisy: is one noise for all environments"),
+        ({"overlap_steps": True}, "--overlap_steps: --agent=fast_dqn has no such setting"),
+        ({"noisy": True, "synchronized": False}, "--noisy=True: is one noise for all environments"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

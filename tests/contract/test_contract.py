@@ -8,15 +8,11 @@ import json
 
 import numpy as np
 import pytest
+from one_worker import OneWorker
 
 from async_dqn.agents import table
 from async_dqn.base.errors import RunFailed
 from async_dqn.envs import registry
-from async_dqn.nn.module import initial_parameters
-from async_dqn.run import build
-from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.loop import run_loop
-from async_dqn.store.local import LocalParameterStore
 
 SHARED = ["hogwild", "locked"]  # in memory that processes share
 WAYS = ["direct", "gradient", "delta", *SHARED]
@@ -62,8 +58,8 @@ SMALL = {
 }
 
 
-class Parts:
-    """One worker of an agent, built as the program builds it."""
+class Parts(OneWorker):
+    """One worker of an agent that goes one of the ways to a store."""
 
     def __init__(self, agent_name, way, total_steps=203, **settings):
         agent_name, *options = agent_name.split()
@@ -73,36 +69,7 @@ class Parts:
         overrides = small | {"total_steps": total_steps, "local_steps": int(way == "delta")} | settings
         overrides |= {"store": "shared_memory", "update_mode": way} if way in SHARED else {}
         config = table.make_config(agent_name, "cartpole", overrides)
-        self.agent = build.make_agent(config)
-        if way == "direct":
-            self.store = build.make_local_store(self.agent)
-        elif way in SHARED:
-            self.store = build.make_shared_store(self.agent, build.create_shared_memory(self.agent))
-        else:
-            modules = build.store_modules(config, self.agent.modules)
-            self.store = LocalParameterStore(modules, config.total_steps, self.agent.target_period)
-        self.start = initial_parameters(self.agent.modules, config.seed)
-        self.store.initialize(self.start)
-        make_client = build.make_direct_client if way == "direct" else build.make_client
-        self.client = make_client(config if way == "direct" else self.agent, self.store)
-        self.client.start()
-        seeds, env_seed = build.make_seeds(config, 0, 0)
-        self.actor_learner = ActorLearner(self.agent, self.client, seeds)
-        self.env = registry.make_vector_env(self.agent.spec, config.envs_per_worker, env_seed, 1)
-
-    def begin(self):
-        self.actor_learner.reset(self.env.reset())
-        return self
-
-    def steps(self):
-        return run_loop(self.actor_learner, self.env, self.client, claim=2)
-
-    def run(self):
-        """To the end of the budget."""
-        for _ in self.steps():
-            pass
-        self.client.finish()
-        return self
+        super().__init__(config, is_baseline=way == "direct")
 
 
 @functools.cache

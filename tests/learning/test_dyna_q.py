@@ -6,13 +6,9 @@ import math
 import maze
 import numpy as np
 import pytest
+from one_worker import OneWorker
 
 from async_dqn.agents.table import make_config
-from async_dqn.envs import registry
-from async_dqn.nn.module import initial_parameters
-from async_dqn.run import build
-from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.loop import run_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -57,21 +53,13 @@ def agent_steps(seed: int, ratio: float) -> int:
     """Real steps on CartPole until the mean return of 20 games is 160, with one real minibatch in eight steps."""
     settings = {"env": "CartPole-v1", "seed": seed, "threads": 1, "num_workers": 1, "total_steps": 20_000}
     settings |= {"train_period": 8, "epsilon_steps": 1_000, "max_simulated_ratio": ratio}
-    agent = build.make_agent(make_config("dyna_q", "cartpole", settings))
-    store = build.make_local_store(agent)
-    store.initialize(initial_parameters(agent.modules, seed))
-    client = build.make_direct_client(agent.config, store)
-    client.start()
-    seeds, env_seed = build.make_seeds(agent.config, 0, 0)
-    actor_learner = ActorLearner(agent, client, seeds)
-    env = registry.make_vector_env(agent.spec, agent.config.envs_per_worker, env_seed, 1)
-    actor_learner.reset(env.reset())
+    worker = OneWorker(make_config("dyna_q", "cartpole", settings)).begin()
     returns: collections.deque[float] = collections.deque(maxlen=20)
-    for tick in run_loop(actor_learner, env, client, claim=1):
+    for tick in worker.steps(claim=1):
         returns.extend(episode.episode_return for episode in tick.episodes)
         if np.mean(returns or [0.0]) >= 160:
             break
-    return client.env_steps
+    return worker.client.env_steps
 
 
 def test_the_maze_is_that_of_the_book():
