@@ -37,9 +37,7 @@ def run_baseline(
     """
     config = agent.config
     progress = Progress(plain=plain)
-    devices.check_gpu(config, progress.say)
-    num_threads = devices.threads_of_worker(config.threads, 1)
-    devices.configure_eager(config, num_threads)
+    num_threads = devices.take_share(config, 0, 1, progress.say)
     store = build.make_local_store(agent)
     store.initialize(initial_parameters(agent.modules, config.seed))
     restored = restore_run(run, store, progress.say) if resume else None

@@ -17,10 +17,6 @@ def run_shared_worker(
     """Trains as one worker. Gives the exit code."""
     config, worker = agent.config, agent.worker
     progress = Progress(name=f"worker {worker}")
-    devices.check_gpu(config, progress.say)
-    num_threads = devices.threads_of_worker(config.threads, config.num_workers)
-    if config.pin and not config.threads:
-        devices.keep_to_cores(worker, config.num_workers)
-    devices.configure_eager(config, num_threads)
+    num_threads = devices.take_share(config, worker, config.num_workers, progress.say)
     whole = WorkerRun(agent, run, store, progress, should_stop, leave=os._exit)
     return whole.run(resume=resume, num_threads=num_threads)

@@ -31,12 +31,8 @@ def run_worker(
     """Trains as one worker of a cluster. Gives the exit code; all done-queues are signalled whatever happens."""
     config, worker = agent.config, agent.worker
     progress = Progress(name=f"worker {worker}")
-    devices.check_gpu(config, progress.say)
     beside = spec.workers_beside(worker)
-    num_threads = devices.threads_of_worker(config.threads, len(beside))
-    if config.pin and not config.threads:
-        devices.keep_to_cores(beside.index(worker), len(beside))
-    devices.configure_eager(config, num_threads)
+    num_threads = devices.take_share(config, beside.index(worker), len(beside), progress.say)
     session_config = server.session_config("worker", worker, num_threads, devices.gpu_options(config))
     target = server.start_server(spec, "worker", worker, session_config).target
     token = new_token()

@@ -118,6 +118,24 @@ def gpu_options(config: Config) -> Any:
     )
 
 
+def take_share(config: Config, place: int, num_here: int, say: Callable[[str], None]) -> int:
+    """Sets this process up as one of a machine's workers: GPU, threads and cores. Before TensorFlow's first operation.
+
+    Args:
+      place: which of them it is, from 0.
+      num_here: how many there are.
+
+    Returns:
+      The number of threads to compute with.
+    """
+    check_gpu(config, say)
+    num_threads = threads_of_worker(config.threads, num_here)
+    if config.pin and not config.threads and num_here > 1:
+        keep_to_cores(place, num_here)
+    configure_eager(config, num_threads)
+    return num_threads
+
+
 def configure_eager(config: Config, num_threads: int) -> None:
     """Threads and GPU memory of the eager runtime. Before the first operation."""
     import tensorflow as tf
