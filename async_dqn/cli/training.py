@@ -42,16 +42,17 @@ def _local(call: Call) -> int:
     config = from_flags.config(values, {})
     from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
+    if config.store == "shared_memory" and values.private_network == "always":
+        raise UserError("--private_network=always: --store=shared_memory has no ports to protect; leave it out")
     run = from_flags.run_directory(values, config)
     devices.card_of_worker(config.gpus, 0)  # says so here where there is no such card
     from async_dqn.roles import local
     from async_dqn.run import build, preflight
 
-    shared = None
-    if config.store == "shared_memory":
-        agent = build.make_agent(config)
+    agent, shared = build.make_agent(config), None
+    if config.store == "shared_memory":  # whose memory is not available any more when experience is looked at
         shared = build.make_shared_store(agent, build.create_shared_memory(agent))
-    memory = preflight.check_memory(config, preflight.resolve(config), config.num_workers)
+    memory = preflight.check_memory(config, agent.spec, config.num_workers, build.server_bytes(agent))
     Progress().say(memory)
     run.create()
     with run.claimed(Progress().say) as inherited:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
@@ -19,7 +20,7 @@ from async_dqn.nn.module import Module
 from async_dqn.run import preflight
 from async_dqn.settings.config import Config
 from async_dqn.store.acting_client import ActingClient
-from async_dqn.store.base import ParameterStore
+from async_dqn.store.base import ParameterStore, state_shapes
 from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
@@ -54,6 +55,16 @@ def store_modules(config: Config, modules: Sequence[Module]) -> list[Module]:
     if not config.local_steps:
         return list(modules)
     return [module._replace(optimizer=optimizers.add()) for module in modules]
+
+
+def server_bytes(agent: Agent) -> int:
+    """What the parameter servers of a run hold: the networks, and a gradient of each worker where updates are means."""
+    config, modules = agent.config, store_modules(agent.config, agent.modules)
+    if config.store != "ps":
+        return 0
+    networks = sum(math.prod(shape) for shape in state_shapes(modules).values())
+    gradients = {"async": 0, "sync": config.num_workers, "accumulate": config.num_workers + 1}[config.mode]
+    return np.dtype(np.float32).itemsize * (networks + gradients * sum(module.size for module in modules))
 
 
 def make_local_store(agent: Agent) -> LocalParameterStore:

@@ -39,8 +39,12 @@ def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: in
     return min(num_workers_here, config.num_learners) * find(config.agent).experience_bytes(config, spec)
 
 
-def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> str:
-    """Says what experience will need on this machine. Raises UserError where the machine does not have it."""
+def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int, server_bytes: int = 0) -> str:
+    """Says what experience will need on this machine. Raises UserError where the machine does not have it.
+
+    Args:
+      server_bytes: what the parameter servers of this machine hold.
+    """
     needed, available = experience_bytes(config, spec, num_workers_here), available_bytes()
     flag = find(config.agent).experience_flag
     if needed > available:
@@ -48,6 +52,12 @@ def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int) -
         raise UserError(
             f"--{flag}={value} needs {needed / 1e9:.2f} GB of memory here, but {available / 1e9:.2f} GB is available; "
             f"about {value * max(available, 0) // needed} would fit"
+        )
+    if needed + server_bytes > available:
+        raise UserError(
+            f"--num_workers={config.num_workers} with --update_mode={config.mode} needs {server_bytes / 1e9:.2f} GB of "
+            f"memory on the parameter servers here, and {needed / 1e9:.2f} GB for experience, but "
+            f"{available / 1e9:.2f} GB is available"
         )
     names = " and ".join(spec.left_out)
     left_out = f"; of observations {names} is left out: it is text, or no space of gymnasium's" if names else ""

@@ -187,14 +187,20 @@ def saved_counters(state: Mapping[str, np.ndarray]) -> Counters:
 
 def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> None:
     """Raises ValueError unless `state` belongs to these modules under their optimizers."""
+    found, expected = _shapes(state), state_shapes(modules)
+    if found != expected:
+        raise ValueError(f"saved arrays {found} are not those of these networks and optimizers, {expected}")
 
-    def shapes(of: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
-        return {name: np.shape(array) for name, array in of.items() if not name.startswith(_COUNTER)}
 
+def state_shapes(modules: Iterable[Module]) -> dict[str, tuple[int, ...]]:
+    """The shapes of all float32 arrays that a store holds, by their names in a saved state."""
     modules = list(modules)
-    expected = shapes(initial_state({one.name: np.empty(one.size, np.float32) for one in modules}, modules))
-    if shapes(state) != expected:
-        raise ValueError(f"saved arrays {shapes(state)} are not those of these networks and optimizers, {expected}")
+    online = {module.name: np.broadcast_to(np.float32(0), module.size) for module in modules}
+    return _shapes(initial_state(online, modules))
+
+
+def _shapes(state: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(array) for name, array in state.items() if not name.startswith(_COUNTER)}
 
 
 def initial_state(online: Mapping[str, np.ndarray], modules: Iterable[Module]) -> dict[str, np.ndarray]:

@@ -40,6 +40,7 @@ from async_dqn.store.base import (
     episode_report,
     initial_state,
     saved_counters,
+    state_shapes,
 )
 from async_dqn.system.memory import anonymous_file
 
@@ -67,14 +68,11 @@ class _Arrays(NamedTuple):
 
 def _shapes(modules: Sequence[Module], num_workers: int) -> dict[str, tuple[tuple[int, ...], npt.DTypeLike]]:
     """What lies in the file, in this order."""
-    online = {module.name: np.broadcast_to(np.float32(0), module.size) for module in modules}
-    state = initial_state(online, modules)
-    arrays = {name: np.shape(value) for name, value in state.items() if not name.startswith("counter/")}
     return {
         "version": ((1,), np.int64),
         "tables": ((2, _MEMBERS + num_workers, _WIDTH), np.int64),
         "episodes": ((_MAX_EPISODES, len(EpisodeReport._fields)), np.float64),
-        **{name: (shape, np.float32) for name, shape in arrays.items()},
+        **{name: (shape, np.float32) for name, shape in state_shapes(modules).items()},
     }
 
 

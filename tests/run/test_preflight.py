@@ -8,7 +8,7 @@ import pytest
 
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
-from async_dqn.run import preflight
+from async_dqn.run import build, preflight
 from async_dqn.settings.config import Config
 from async_dqn.system.memory import available_bytes
 
@@ -37,6 +37,29 @@ def test_experience_that_does_not_fit_is_refused(monkeypatch, config, flag, fits
     monkeypatch.setattr(preflight, "available_bytes", lambda: 10**9)
     with pytest.raises(UserError, match=rf"{flag} .*{needed / 1e9:.2f} GB.*1.00 GB.* {fits} "):
         preflight.check_memory(config, spec, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrays"),
+    [
+        ({}, 2 + 2),  # online, target, and two averages of Adam
+        ({"local_steps": 1}, 2),  # which the workers have then
+        ({"update_mode": "sync"}, 2 + 2 + 50),
+        ({"update_mode": "accumulate", "accumulate": 3}, 2 + 2 + 50 + 1),  # and the sum so far
+        ({"store": "shared_memory"}, 0),
+    ],
+)
+def test_what_parameter_servers_hold_is_counted(monkeypatch, settings, arrays):
+    given = {"env": "CartPole-v1", "num_workers": 50, "envs_per_worker": 1, "local_steps": 0} | settings
+    config = make_config("dqn", "cartpole", given)
+    agent = build.make_agent(config)
+    held = build.server_bytes(agent)
+    assert divmod(held, 4 * agent.modules[0].size) in [(arrays, 0), (arrays, 2 * 4)]  # Adam has two numbers more
+    needed = preflight.experience_bytes(config, agent.spec, 50)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: needed + held)
+    assert preflight.check_memory(config, agent.spec, 50, held)
+    with pytest.raises(UserError, match=rf"--num_workers=50 .*--update_mode={config.mode} .*is available"):
+        preflight.check_memory(config, agent.spec, 50, held + 1)
 
 
 @pytest.mark.parametrize(
