@@ -112,6 +112,8 @@ def test_a_player_keeps_stacks_by_row(tmp_path):
         ({"env": "CartPole-v1", "agent": "pp"}, "--agent=pp"),
         ({"env": "CartPole-v1", "total_steps": "5"}, "--total_steps=5"),
         ({"env": "CartPole-v1", "gpus": "x"}, "--gpus=x"),
+        ({"env": "CartPole-v1", "num_workers": 3}, "--num_workers=3"),
+        ({"env": "CartPole-v1", "epsilon_final": 0.2, "noisy": True}, "--epsilon_final=0.2: .*--noisy=True"),
     ],
 )
 def test_bad_arguments_are_named(settings, named, tmp_path, monkeypatch):

@@ -32,7 +32,11 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
     noisy: bool = setting(False, "Explore by learned noise on the network's linear layers; epsilon is 0 then.")
     prioritized: bool = setting(False, "Draw transitions from replay by their error, not uniformly.")
     priority_exponent: float = setting(
-        0.6, "With --prioritized: how strongly draws follow the errors; 0: not at all.", minimum=0, maximum=1
+        0.6,
+        "With --prioritized: how strongly draws follow the errors; 0: not at all.",
+        minimum=0,
+        maximum=1,
+        only_with={"prioritized": (True,)},
     )
     importance_exponent: float = setting(
         0.4,
@@ -40,6 +44,7 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
         "it, over --total_steps.",
         minimum=0,
         maximum=1,
+        only_with={"prioritized": (True,)},
     )
 
     def check(self) -> None:

@@ -24,7 +24,13 @@ from async_dqn.settings.fields import setting
 class DynaQConfig(DQNConfig):
     """Settings of Dyna-Q."""
 
-    n_step: int = setting(1, "Steps of return; the model predicts one.", minimum=1, maximum=1)
+    # No flags, other than in DQN: the model predicts one step, --sweeping says what is learned from.
+    n_step: ClassVar[int] = 1  # type: ignore[misc]
+    noisy: ClassVar[bool] = False  # type: ignore[misc]
+    prioritized: ClassVar[bool] = False  # type: ignore[misc]
+    priority_exponent: ClassVar[float] = 0.0  # type: ignore[misc]
+    importance_exponent: ClassVar[float] = 0.0  # type: ignore[misc]
+
     max_simulated_ratio: float = setting(
         4.0, "Simulated minibatches for each real one, at most.", minimum=0, maximum=1_000
     )
@@ -47,10 +53,6 @@ class DynaQConfig(DQNConfig):
         super().check()
         if self.batch_size % self.planning_depth:
             raise UserError(f"--planning_depth={self.planning_depth}: must divide --batch_size={self.batch_size}")
-        if self.prioritized:
-            raise UserError("--prioritized: dyna_q chooses what to learn from by --sweeping; leave it out")
-        if self.noisy:
-            raise UserError("--noisy: dyna_q explores by epsilon alone; leave it out")
 
 
 class DynaQ(DQN):

@@ -17,6 +17,8 @@ from async_dqn.settings.fields import setting
 class FastDQNConfig(DQNConfig):
     """Settings of fast DQN."""
 
+    overlap_steps: ClassVar[bool] = False  # type: ignore[misc]  # no flag, other than in DQN: --concurrent does more
+
     concurrent: bool = setting(True, "Train in a thread beside acting; false: between the steps.")
     synchronized: bool = setting(
         True, "One batched prediction for all environments; false: one for each, in threads. Needs two environments."
@@ -33,14 +35,13 @@ class FastDQNConfig(DQNConfig):
         if self.synchronized and self.envs_per_worker == 1:
             raise UserError("--envs_per_worker=1: there is nothing to synchronize; add --nosynchronized, or take more")
         if self.noisy and not self.synchronized:
-            raise UserError("--noisy: is one noise for all environments, so it needs --synchronized")
-        if self.overlap_steps:
-            raise UserError("--overlap_steps: fast_dqn trains beside acting already (--concurrent); leave it out")
+            raise UserError("--noisy=True: is one noise for all environments, so it needs --synchronized")
 
 
 # Without what only workers of a cluster need, and what learning beside acting replaces.
 _PRESETS: dict[str, dict[str, Any]] = {
-    name: {**preset, "local_steps": 0, "overlap_steps": False} for name, preset in DQN.presets.items()
+    name: {key: value for key, value in preset.items() if key not in ("local_steps", "overlap_steps")}
+    for name, preset in DQN.presets.items()
 }
 
 

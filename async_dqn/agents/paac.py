@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from async_dqn.agents import a3c
 from async_dqn.base.errors import UserError
@@ -13,6 +14,12 @@ from async_dqn.settings.fields import setting
 @dataclasses.dataclass(frozen=True)
 class PAACConfig(a3c.A3CConfig):
     """Settings of PAAC."""
+
+    # No flags, other than in A3C: workers that make each update together have no rollouts of others to learn from.
+    parallelism: ClassVar[str] = "gradient"  # type: ignore[misc]
+    rollouts_per_batch: ClassVar[int] = 1  # type: ignore[misc]
+    queue_size: ClassVar[int] = 2  # type: ignore[misc]
+    vtrace: ClassVar[bool] = False  # type: ignore[misc]
 
     update_mode: str = setting(
         "sync",
@@ -25,7 +32,7 @@ class PAACConfig(a3c.A3CConfig):
         if self.num_workers > 1 and self.mode != "sync":
             raise UserError(
                 f"--update_mode={self.mode}: the {self.num_workers} workers of --agent=paac make each update together; "
-                "must be sync, or use --agent=a3c"
+                f"must be sync, which needs --store=ps, not {self.store}; or use --agent=a3c"
             )
 
 

@@ -57,12 +57,13 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
     return make_config(values.agent, preset, explicit)
 
 
-def refuse_sharing(values: flags.FlagValues, command: str, *names: str) -> None:
-    """Refuses settings that say how a command shares what it does not share."""
-    defaults = {field.name: field.default for field in dataclasses.fields(find(values.agent).Config)}
-    for name in set(names) & defaults.keys():
-        if values[name].value not in (None, defaults[name]):
-            raise UserError(f"--{name}={values[name].value}: is for the command local, not for {command}")
+def decided_by(spec: ClusterSpec, values: flags.FlagValues) -> dict[str, Any]:
+    """The settings that a cluster decides on. Refuses others."""
+    decided = {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers}
+    for name, value in explicit_settings(values).items():
+        if decided.get(name, value) != value:
+            raise UserError(f"--{name}={value}: the cluster has {decided[name]}; leave it out")
+    return decided
 
 
 def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:

@@ -6,18 +6,20 @@ from pathlib import Path
 
 from absl import flags
 
+from async_dqn.agents.table import find
 from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import ALONE, Config
+from async_dqn.settings.config import ALONE, Config, refuse_sharing
 from async_dqn.system import devices, signals
 
 
 def _baseline(call: Call) -> int:
     values = call.values
-    from_flags.refuse_sharing(values, "baseline", "store", "update_mode", "replay", "parallelism")
+    explicit = from_flags.explicit_settings(values)
+    refuse_sharing(explicit, find(values.agent).Config.unshared(), "baseline")
     config = from_flags.config(values, ALONE)
     run = from_flags.run_directory(values, config)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))
@@ -123,9 +125,9 @@ def _worker(call: Call) -> int:
     values = call.values
     if values.memory is not None:
         return _shared_worker(call)
-    from_flags.refuse_sharing(values, "worker", "store")
+    refuse_sharing(from_flags.explicit_settings(values), {"store": "ps"}, "worker")
     spec, index = from_flags.cluster_task(values, "worker")
-    config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    config = from_flags.config(values, from_flags.decided_by(spec, values))
     from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
     if index == 0:
@@ -156,9 +158,9 @@ def _worker(call: Call) -> int:
 
 def _ps(call: Call) -> int:
     values = call.values
-    from_flags.refuse_sharing(values, "ps", "store")
+    refuse_sharing(from_flags.explicit_settings(values), {"store": "ps"}, "ps")
     spec, index = from_flags.cluster_task(values, "ps")
-    config = from_flags.config(values, {"store": "ps", "num_ps": spec.num_ps, "num_workers": spec.num_workers})
+    config = from_flags.config(values, from_flags.decided_by(spec, values))
     from_flags.check_distributed(config)
     from_flags.check_max_restarts(values)
     run = RunDirectory(values.logdir) if values.logdir is not None else None

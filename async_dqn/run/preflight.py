@@ -18,6 +18,10 @@ def resolve(config: Config) -> EnvironmentSpec:
         raise UserError(
             f"--network={config.network} does not fit the observations of {spec.id}; use {' or '.join(fitting)}"
         )
+    if spec.is_atari and config.env_processes:
+        raise UserError(f"--env_processes=True: is not for Atari games such as {spec.id}, whose emulators have threads")
+    if not spec.is_atari and config.protocol != Config.protocol:
+        raise UserError(f"--protocol={config.protocol}: is for Atari games, not for {spec.id}; leave it out")
     if spec.is_continuous and not find(config.agent).continuous_actions:
         able = [name for name in TABLE if find(name).continuous_actions]
         raise UserError(

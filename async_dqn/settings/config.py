@@ -17,6 +17,16 @@ DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "radam", "rmsprop", "centered_rmsprop")
 UPDATE_MODES = {"ps": ("async", "sync", "accumulate"), "shared_memory": ("hogwild", "locked")}  # the first: its default
 ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
+_UNSHARED = ALONE | {
+    "replay": "local",
+    "parallelism": "gradient",
+    "local_steps": 0,
+    "averages": "own",
+    "wire_dtype": "float32",
+    "shared_memory": True,
+    "overlap": False,
+    "max_staleness": 0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +82,7 @@ class EnvironmentSettings(Fields):
         minimum=0.01,
         maximum=86_400,
         shared=False,
+        only_with={"env_processes": (True,)},
     )
 
 
@@ -104,9 +115,20 @@ class OptimizerSettings(Fields):
     final_learning_rate: float = setting(
         -1.0, "Step size at --learning_rate_steps and after, reached in a straight line; -1: constant.", minimum=-1
     )
-    learning_rate_steps: int = setting(0, "Agent steps over which the step size falls; 0: --total_steps.", minimum=0)
+    learning_rate_steps: int = setting(
+        0,
+        "Agent steps over which the step size falls; 0: --total_steps.",
+        minimum=0,
+        not_with={"final_learning_rate": (-1.0,)},
+    )
     optimizer_epsilon: float = setting(1e-8, "The optimizer's epsilon.", minimum=1e-12)
-    rmsprop_decay: float = setting(0.95, "Decay of RMSProp's averages.", minimum=0, maximum=1)
+    rmsprop_decay: float = setting(
+        0.95,
+        "Decay of RMSProp's averages.",
+        minimum=0,
+        maximum=1,
+        only_with={"optimizer": ("rmsprop", "centered_rmsprop")},
+    )
     max_gradient_norm: float = setting(0.0, "Scale larger gradients down to this norm; 0: never.", minimum=0)
 
     def check(self) -> None:
@@ -162,6 +184,7 @@ class SharingSettings(Fields):
         "Exchange parameters through memory shared with the parameter servers of the same host, not through sockets "
         "(Linux; with --wire_dtype=float32).",
         shared=False,
+        only_with={"store": ("ps",)},
     )
     overlap: bool = setting(
         False,
@@ -244,7 +267,12 @@ class ClusterSettings(Fields):
         "auto", "GPUs for workers, e.g. 0,1: worker i takes the i-th in turn; auto: all there are; none.", shared=False
     )
     gpu_memory_fraction: float = setting(
-        0.0, "Share of a GPU's memory that one worker takes; 0: no fixed share.", minimum=0, maximum=1, shared=False
+        0.0,
+        "Share of a GPU's memory that one worker takes; 0: no fixed share.",
+        minimum=0,
+        maximum=1,
+        shared=False,
+        not_with={"gpus": ("none",)},
     )
     gpu_memory_growth: bool = setting(True, "Take GPU memory as it is needed (without a fixed share).", shared=False)
     ps_deadline: float = setting(
@@ -297,6 +325,11 @@ class Config(
         """Whether worker 0 only learns, from what all others send, and they only act."""
         return False
 
+    @classmethod
+    def unshared(cls) -> dict[str, Any]:
+        """The settings that say how work is shared, as they are of a run in one process."""
+        return {field.name: _UNSHARED[field.name] for field in dataclasses.fields(cls) if field.name in _UNSHARED}
+
     @property
     def num_actors(self) -> int:
         """Workers that act."""
@@ -327,7 +360,8 @@ class Config(
     def combine(cls: type[Self], base: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
         """Settings that some were given of, and what these decide of the others, which otherwise are those of `base`.
 
-        Raises UserError where what was given does not go together.
+        Raises UserError where what was given does not go together, or means nothing beside the rest. Where all settings
+        are given, it is a program that hands them on.
         """
         values = {**base, **given}
         store, mode = values.get("store", cls.store), values.get("update_mode", cls.update_mode)
@@ -342,7 +376,17 @@ class Config(
             decided |= {"local_steps": 0, "averages": "own"}
         decided |= {} if mode == "sync" else {"backup_workers": 0}
         decided |= {} if mode == "accumulate" else {"accumulate": 0}
-        return cls(**(values | decided | dict(given)))
+        config = cls(**(values | decided | dict(given)))
+        if given.keys() < config.to_dict().keys():
+            config.refuse_idle(given)
+        return config
+
+
+def refuse_sharing(given: Mapping[str, Any], allowed: Mapping[str, Any], command: str) -> None:
+    """Raises UserError where a setting that was given says that work is shared in a way that a command does not."""
+    for name, value in given.items():
+        if allowed.get(name, value) != value:
+            raise UserError(f"--{name}={value}: is for the command local, not for {command}")
 
 
 # Concerns that several agents have in common.
@@ -360,6 +404,7 @@ class QueueSettings(Config):
         "actors wait.",
         minimum=1,
         maximum=10_000,
+        only_with={"replay": ("global",), "parallelism": ("data",)},  # of which an agent has one
     )
 
     def check(self) -> None:
@@ -383,7 +428,11 @@ class DataParallelSettings(QueueSettings):
         choices=("gradient", "data"),
     )
     rollouts_per_batch: int = setting(
-        1, "With --parallelism=data, rollouts that are learned from together.", minimum=1, maximum=1_024
+        1,
+        "With --parallelism=data, rollouts that are learned from together.",
+        minimum=1,
+        maximum=1_024,
+        only_with={"parallelism": ("data",)},
     )
 
     @property
@@ -408,6 +457,7 @@ class ReplaySettings(QueueSettings):
         "With --replay=global, steps of each environment that an actor sends together; as often it pulls parameters.",
         minimum=1,
         maximum=10_000,
+        only_with={"replay": ("global",)},
     )
 
     n_step: int = setting(3, "Steps of return before bootstrapping.", minimum=1, maximum=100)
@@ -473,6 +523,23 @@ class ExplorationSettings(Config):
         "with probability 0.4, 0.3 and 0.3.",
         choices=("shared", "ape_x", "drawn"),
     )
-    epsilon_start: float = setting(1.0, "Exploration at the start.", minimum=0, maximum=1)
-    epsilon_final: float = setting(0.01, "Exploration at the end.", minimum=0, maximum=1)
-    epsilon_steps: int = setting(100_000, "Agent steps over which exploration falls, after any warm-up.", minimum=1)
+    epsilon_start: float = setting(
+        1.0,
+        "Exploration at the start.",
+        minimum=0,
+        maximum=1,
+        not_with={"exploration": ("ape_x",), "noisy": (True,)},
+    )
+    epsilon_final: float = setting(
+        0.01,
+        "Exploration at the end.",
+        minimum=0,
+        maximum=1,
+        not_with={"exploration": ("ape_x", "drawn"), "noisy": (True,)},
+    )
+    epsilon_steps: int = setting(
+        100_000,
+        "Agent steps over which exploration falls, after any warm-up.",
+        minimum=1,
+        not_with={"exploration": ("ape_x",), "noisy": (True,)},
+    )

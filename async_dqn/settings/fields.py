@@ -4,12 +4,13 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from async_dqn.base.errors import UserError
 
 Self = TypeVar("Self", bound="Fields")
+_NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
 def setting(
@@ -20,14 +21,17 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     shared: bool = True,
+    only_with: Mapping[str, Sequence[Any]] = _NOTHING,
+    not_with: Mapping[str, Sequence[Any]] = _NOTHING,
 ) -> Any:
     """A field of settings.
 
     Args:
       shared: whether all processes of a run need the same value; false for what concerns one host, or the chief alone.
+      only_with, not_with: the values of other settings with which alone, or with which not, this one means something.
     """
     metadata = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum, "shared": shared}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata | {"only_with": only_with, "not_with": not_with})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,22 @@ class Fields:
         """The inverse of `to_dict`; names that this version does not know are left out."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         return cls(**{name: _as_saved(fields[name], value) for name, value in values.items() if name in fields})
+
+    def refuse_idle(self, given: Mapping[str, Any]) -> None:
+        """Raises UserError where one of the settings that a person gave means nothing beside the others."""
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        for name in given:
+            if getattr(self, name) != fields[name].default:
+                self._refuse_idle(fields[name])
+
+    def _refuse_idle(self, field: dataclasses.Field) -> None:
+        flag = f"--{field.name}={getattr(self, field.name)}"
+        for other, wanted in field.metadata["only_with"].items():
+            if getattr(self, other, wanted[0]) not in wanted:
+                raise UserError(f"{flag}: is for --{other}={' or '.join(map(str, wanted))}; leave it out")
+        for other, unwanted in field.metadata["not_with"].items():
+            if getattr(self, other, None) in unwanted:
+                raise UserError(f"{flag}: means nothing with --{other}={getattr(self, other)}; leave it out")
 
     def shared_id(self) -> int:
         """A number of 62 bits that processes have in common if the settings are the same that they need to share."""

@@ -18,7 +18,7 @@ from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import ALONE
+from async_dqn.settings.config import ALONE, refuse_sharing
 from async_dqn.system import devices
 
 
@@ -30,6 +30,7 @@ def train(
         preset = find(agent).default_preset(
             registry.resolve(env, settings.get("protocol", "classic"), Options.of(settings))
         )
+    refuse_sharing(settings, find(agent).Config.unshared(), "train")
     config = make_config(agent, preset, settings | {"env": env, **ALONE})
     run = RunDirectory(logdir or default_logdir(config.env, config.agent))
     run.check(resume=False)

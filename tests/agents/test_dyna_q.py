@@ -104,5 +104,5 @@ def test_an_environment_whose_observations_are_no_vectors_is_refused():
 
 @pytest.mark.parametrize("option", ["prioritized", "noisy"])
 def test_options_of_dqn_that_planning_has_no_use_for_are_refused(option):
-    with pytest.raises(UserError, match=f"^--{option}: dyna_q"):
+    with pytest.raises(UserError, match=f"^--{option}: --agent=dyna_q has no such setting"):
         make_agent(**{option: True})

@@ -125,6 +125,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--local_steps=0", "--averages=shared"], ["--local_steps"]),
         (["local", CARTPOLE, "--num_ps=0"], ["--store=ps", "at least 1"]),
         (["local", CARTPOLE, "--store=shared_memory", "--num_ps=1"], ["--num_ps=1", "no parameter servers"]),
+        (["local", CARTPOLE, "--store=shared_memory", "--private_network=always"], ["--store=shared_memory"]),
         (["local", CARTPOLE, "--store=shared_memory", "--local_steps=4"], ["--local_steps=4", "must be 0"]),
         (["local", CARTPOLE, "--store=shared_memory", "--update_mode=async"], ["hogwild", "locked"]),
         (["local", CARTPOLE, "--update_mode=hogwild"], ["--store=ps", "async"]),
@@ -314,6 +315,15 @@ def test_every_process_of_a_cluster_looks_at_its_folder_first(capsys, tmp_path, 
     line = refusal(capsys, job, CARTPOLE, "--cluster_spec=spec.json", "--task_index=1", "--logdir=new", flag)
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize("command", ["ps", "worker"])
+@pytest.mark.parametrize("flag", ["--num_ps=2", "--num_workers=2"])
+def test_sizes_that_are_not_those_of_the_cluster_are_refused(capsys, tmp_path, command, flag):
+    spec = {job: [f"127.0.0.1:{free_port()}"] for job in ("ps", "worker")}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    line = refusal(capsys, command, CARTPOLE, "--cluster_spec=spec.json", "--task_index=0", "--logdir=new", flag)
+    assert f"{flag}: the cluster has 1" in line
 
 
 @pytest.mark.parametrize("command", ["ps", "worker"])

@@ -76,6 +76,18 @@ def test_a_network_that_does_not_fit_is_named(env, network, fitting):
         preflight.resolve(Config(env=env, network=network))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"env": "pong", "env_processes": True}, "^--env_processes=True: .*Atari.*ALE/Pong-v5"),
+        ({"env": "CartPole-v1", "protocol": "machado"}, "^--protocol=machado: .*Atari.*CartPole-v1"),
+    ],
+)
+def test_what_is_for_atari_or_for_all_but_atari_is_refused_elsewhere(settings, message):
+    with pytest.raises(UserError, match=message):
+        preflight.resolve(Config(**settings))
+
+
 def test_continuous_actions_are_refused_by_agents_that_need_discrete_ones():
     with pytest.raises(UserError, match=r"^--env=Pendulum-v1: has continuous actions; --agent=dqn .* ppo.* can$"):
         preflight.resolve(Config(env="Pendulum-v1"))

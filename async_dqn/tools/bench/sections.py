@@ -13,6 +13,7 @@ from async_dqn.system import devices
 from async_dqn.tools.bench import child, programs
 from async_dqn.tools.bench.work import AGENT, Case, Plan, config
 
+_UNSHARED = table.find(AGENT).Config.unshared()
 _GOAL = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0}  # twice the steps that most runs need
 _SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
     "gradients": {"local_steps": 0},
@@ -26,7 +27,7 @@ _SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
 def program_cases(plan: Plan) -> list[Case]:
     """The baseline and the cluster on the same work."""
     return [
-        _program("programs", "baseline", "baseline", plan, config(plan)),
+        _program("programs", "baseline", "baseline", plan, config(plan, **_UNSHARED)),
         _program("programs", f"local, {_size(plan.num_ps, plan.num_workers)}", "local", plan, config(plan)),
     ]
 
@@ -93,7 +94,7 @@ def scale_cases(plan: Plan) -> list[Case]:
 def learning_cases(plan: Plan) -> list[Case]:
     """CartPole-v1, whatever the plan's work is. Every repetition has its own seed, the same for all cases."""
     cluster = {**plan.overrides, "num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    jobs = {"baseline": ("baseline", dict(plan.overrides))}
+    jobs = {"baseline": ("baseline", {**plan.overrides, **_UNSHARED})}
     jobs |= {f"local, {name}": ("local", cluster | changes) for name, changes in _SHARING.items()}
 
     def measure(job: str, settings: dict[str, Any], seeds: Iterator[int]) -> dict[str, float]:

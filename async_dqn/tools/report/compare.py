@@ -18,7 +18,7 @@ from async_dqn.run.csv_log import last_rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_line
 from async_dqn.run.worker_table import as_number
-from async_dqn.settings.config import ALONE, Config
+from async_dqn.settings.config import Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools.bench import machine
@@ -26,7 +26,6 @@ from async_dqn.tools.report import findings, studies
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 
 _FILE = "compare.json"
-_BASELINE = ("baseline", "baseline", ALONE | {"replay": "local", "parallelism": "gradient"})  # kind, command, settings
 
 
 class Trial(NamedTuple):
@@ -100,11 +99,10 @@ class Comparison:
 
     def _of_agent(self, seed: int) -> Iterator[Trial]:
         for number in (0, *self.worker_counts):
-            kind, job, size = (f"async-{number}", "local", {"num_workers": number}) if number else _BASELINE
-            own: dict[str, Any] = {
-                field: value for field, value in (size | {"seed": seed}).items() if hasattr(self.config, field)
-            }
-            config, name = dataclasses.replace(self.config, **own), f"{kind}-seed-{seed}"
+            kind, job = (f"async-{number}", "local") if number else ("baseline", "baseline")
+            own = {"num_workers": number} if number else self.config.unshared()
+            config = self.config.combine(dataclasses.asdict(self.config), own | {"seed": seed})
+            name = f"{kind}-seed-{seed}"
             yield Trial(name, job, config, RunDirectory(self.folder / "runs" / name))
 
 

@@ -81,8 +81,9 @@ def kinds(study: str, *, quick: bool) -> list[Kind]:
 
 def config(kind: Kind, seed: int, shared: dict[str, Any]) -> Config:
     """The settings of one run, by the agent's preset for CartPole; `shared` are those that the user gave."""
-    fields = {field.name for field in dataclasses.fields(table.find(kind.agent).Config)}
-    alone = {"num_workers": 1, "num_ps": 1} if kind.job == "baseline" else {}
+    cls = table.find(kind.agent).Config
+    fields = {field.name for field in dataclasses.fields(cls)}
+    alone = cls.unshared() if kind.job == "baseline" else {}
     if kind.settings.get("store") == "shared_memory":
         alone = {"num_ps": 0}
     given = _GOAL | alone | kind.settings | shared | {"seed": seed}
