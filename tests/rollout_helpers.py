@@ -5,6 +5,15 @@ import numpy as np
 from async_dqn.data.experience import Step
 
 
+def fill_with_ends(experience, outputs, length, num_envs):
+    """Fills in T steps, with a termination and a truncation among them. Gives rewards, terminated, truncated [T, N]."""
+    rewards = np.random.default_rng(0).normal(size=(length, num_envs)).astype(np.float32)
+    terminated, truncated = np.zeros((2, length, num_envs), bool)
+    terminated[1, 0] = truncated[3, 1] = True
+    fill(experience, rewards, terminated, truncated, outputs)
+    return rewards, terminated, truncated
+
+
 def fill(experience, rewards, terminated, truncated, outputs, actions=None, first=0):
     """Adds T steps [T, N] of environments whose observation is the number of the step; one that cuts leads 100 further.
 

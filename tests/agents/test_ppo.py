@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollout_helpers import fill
+from rollout_helpers import fill_with_ends
 
 from async_dqn.agents.ppo import Batch
 from async_dqn.agents.table import make_config
@@ -77,11 +77,8 @@ def test_what_is_prepared_of_a_rollout_with_ends_in_it_is_that_of_the_definition
         seen = stacked[:, 0, 0]
         return {"value": (seen**2)[:, None], "logits": np.stack([seen, 0 * seen], 1)}
 
-    rewards = np.random.default_rng(0).normal(size=(length, num_envs)).astype(np.float32)
-    terminated, truncated = np.zeros((2, length, num_envs), bool)
-    terminated[1, 0] = truncated[3, 1] = True
     experience = agent.make_experience(num_envs, outputs)
-    fill(experience, rewards, terminated, truncated, outputs)
+    rewards, terminated, truncated = fill_with_ends(experience, outputs, length, num_envs)
     assert experience.due() == 1
     experience.draw(np.random.default_rng(0), 0)
     batch = experience.batch

@@ -60,6 +60,16 @@ def test_with_trace_0_it_is_the_one_step_error():
     np.testing.assert_allclose(advantage, [1 + 0.9 * 20 - 10, 2 + 0.9 * 30 - 20], rtol=1e-6)
 
 
+ROLLOUTS = given(
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.sampled_from([0.0, 0.2, 0.8]),
+    st.integers(0, 2**32 - 1),
+)
+
+
 def slow_advantages(reward, value, next_value, terminated, truncated, discount, trace):
     """Equation 16 for every step on its own: the sum of (discount * trace)^l * delta_(t+l) to the episode's end."""
     advantage = np.zeros(reward.shape)
@@ -74,14 +84,7 @@ def slow_advantages(reward, value, next_value, terminated, truncated, discount, 
 
 
 @settings(deadline=None)
-@given(
-    st.integers(1, 8),
-    st.integers(1, 3),
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.sampled_from([0.0, 0.2, 0.8]),
-    st.integers(0, 2**32 - 1),
-)
+@ROLLOUTS
 def test_agrees_with_the_sum_of_the_paper(length, num_envs, discount, trace, end_share, seed):
     rng = np.random.default_rng(seed)
     reward, value, next_value = rng.normal(size=(3, length, num_envs)).astype(np.float32)
@@ -134,16 +137,6 @@ def test_with_trace_0_lambda_returns_are_those_of_one_step_and_with_1_those_of_a
     np.testing.assert_allclose(returns([1, 2, 3], [10, 20, 30], *ends, trace=0), [1 + 9, 2 + 18, 3 + 27], rtol=1e-6)
     first = 1 + 0.9 * 2 + 0.9**2 * 3 + 0.9**3 * 30
     np.testing.assert_allclose(returns([1, 2, 3], [10, 20, 30], *ends, trace=1)[0], first, rtol=1e-6)
-
-
-ROLLOUTS = given(
-    st.integers(1, 8),
-    st.integers(1, 3),
-    st.floats(0, 1),
-    st.floats(0, 1),
-    st.sampled_from([0.0, 0.2, 0.8]),
-    st.integers(0, 2**32 - 1),
-)
 
 
 def slow_return(reward, next_value, terminated, truncated, discount, steps):
