@@ -159,59 +159,42 @@ class LedgerOperations:
         """
         is_push = computed_on is not None
         last = _PUSH if is_push else _COUNT
-        versions, are_there = tf.unstack(deposits, axis=1) if quorum else [tf.constant([], tf.int64)] * 2  # [K]
+        versions, are_there = tf.unstack(deposits, axis=1) if quorum else (None, None)  # [K]
 
         def body() -> tuple[tf.Tensor, ...]:
             rows = self.variable.read_value()
             run, old = rows[0], rows[_MEMBERS + worker]
-            before = run[:_C]
-            is_member = _is_member(old, token)
+            before, is_member = run[:_C], _is_member(old, token)
             is_unseen = is_member & (request > old[last])
-            hold = tf.where(is_unseen, run[_HOLD], 0)
-            if not is_push:  # counts of minibatches may refresh targets
-                hold = tf.where(counts[_MINIBATCHES] > 0, hold, 0)
-            if quorum:  # so that what is not applied yet is all of one version, on every shard
-                is_behind = is_unseen & tf.equal(hold, 0) & (tf.reduce_min(versions) < before[_UPDATES])
-                hold = tf.where(is_behind, tf.constant(_BEHIND, tf.int64), hold)
+            hold = tf.where(is_unseen, _hold(run, None if is_push else counts, versions), 0)
             is_new = is_unseen & tf.equal(hold, 0)
+            asked = tf.unstack(tf.where(is_new, counts, tf.zeros_like(counts)))
             is_fresh = tf.constant(True)
             if is_push and max_staleness:
                 is_fresh = before[_UPDATES] - computed_on <= max_staleness
             if quorum:
                 is_fresh &= quorum.may_enter(before[_UPDATES], computed_on, old[_VERSION])
                 is_fresh &= tf.reduce_all(are_there > 0)
-            asked = tf.unstack(tf.where(is_new, counts, tf.zeros_like(counts)))
-            num_updates = asked[_UPDATES]
-            admitted = asked[_UPDATES] = tf.where(is_fresh, num_updates, 0)
-            asked[_DROPPED] += num_updates - admitted
-            is_complete = tf.constant(True)
+            admitted = tf.where(is_fresh, asked[_UPDATES], 0)
+            asked[_DROPPED] += asked[_UPDATES] - admitted
+            open_version = None
             if quorum:
-                version = tf.where(admitted > 0, before[_UPDATES] + 1, old[_VERSION])
-                gradients = run[_GRADIENTS] + admitted
-                is_lacking = _is_lacking(rows[_MEMBERS:], worker, version, before[_UPDATES])
-                is_complete = is_member & tf.equal(run[_HOLD], 0) & quorum.is_complete(gradients, is_lacking)
-                asked[_UPDATES] = tf.cast(is_complete, tf.int64)
-            ceiling = tf.where(before[_STOPPED] > 0, before[_CLAIMED], tf.maximum(before[_CLAIMED], budget))
-            claimed = tf.minimum(before[_CLAIMED] + asked[_CLAIMED], ceiling)
-            asked[_CLAIMED] = claimed - before[_CLAIMED]
-            asked[_REFRESHES] = tf.zeros([], tf.int64)
-            minibatches = before[_MINIBATCHES] + asked[_MINIBATCHES]
-            if target_period:
-                last_minibatches = run[_LAST_MINIBATCHES] if quorum else before[_MINIBATCHES]
-                is_due = minibatches // target_period > last_minibatches // target_period
-                asked[_REFRESHES] = tf.cast(is_complete & is_due, tf.int64)
+                open_version = _open_version(rows, worker, admitted, is_member, quorum)
+                asked[_UPDATES] = tf.cast(open_version.is_complete, tf.int64)
+            else:
+                asked[_UPDATES] = admitted
+            asked[_CLAIMED] = _granted(before, asked[_CLAIMED], budget)
+            asked[_REFRESHES] = _refreshes(run, asked[_MINIBATCHES], target_period, open_version)
             after, own = _added(before, asked), _added(old[:_C], asked)
 
             answer = {_OUTSTANDING: old[_OUTSTANDING] + asked[_CLAIMED] - asked[_STEPS]}
             answer[last] = tf.where(is_new, request, old[last])
             if is_push:
                 order = order_of(old[_JOINS], request)
+                is_admitted = admitted > 0 if quorum else is_new & is_fresh
                 answer[_IS_ADMITTED] = tf.where(is_new, tf.cast(is_fresh, tf.int64), old[_IS_ADMITTED])
-                answer[_ADMITTED] = tf.where(is_new & is_fresh, order, old[_ADMITTED])
-                if quorum:
-                    answer |= {_VERSION: version, _ADMITTED: tf.where(admitted > 0, order, old[_ADMITTED])}
-                known = tf.where(is_new, before, old[_BEFORE:])
-                granted = asked[_CLAIMED]
+                answer[_ADMITTED] = tf.where(is_admitted, order, old[_ADMITTED])
+                known, granted = tf.where(is_new, before, old[_BEFORE:]), asked[_CLAIMED]
                 # A request that is not the last one was given up by its sender, which has gone on.
                 is_last = is_member & tf.equal(request, answer[last]) & (answer[_IS_ADMITTED] > 0)
                 order = tf.where(is_last, order, 0)
@@ -219,26 +202,20 @@ class LedgerOperations:
                 granted = answer[_GRANTED] = tf.where(is_new, asked[_CLAIMED], old[_GRANTED])
                 is_claim = is_new & (counts[_CLAIMED] > 0)
                 answer[_IS_AWAITED] = tf.where(is_claim, tf.cast(granted > 0, tf.int64), old[_IS_AWAITED])
-                known = old[_BEFORE:]
-                order = tf.zeros([], tf.int64)
+                known, order = old[_BEFORE:], tf.zeros([], tf.int64)
+            if open_version:
+                answer[_VERSION] = open_version.number
             kept = [answer.get(column, old[column]) for column in range(_C, _BEFORE)]
             run = tf.concat([after, run[_C:]], 0)
             mark = tf.stack([run[_GENERATION], after[_REFRESHES], order])
-            if quorum:
-                run = _with(run, _GRADIENTS, tf.where(is_complete, tf.zeros_like(gradients), gradients))
-                run = _with(run, _LAST_MINIBATCHES, tf.where(is_complete, minibatches, run[_LAST_MINIBATCHES]))
+            if open_version:
+                run = _closed(run, open_version)
                 orders = _with(rows[_MEMBERS:, _ADMITTED], worker, answer[_ADMITTED])
-                mark = tf.concat([mark[:2], [after[_UPDATES], version], orders], 0)
+                mark = tf.concat([mark[:2], [after[_UPDATES], open_version.number], orders], 0)
             rows = _replaced(rows, worker, run, tf.concat([own, tf.stack(kept), known], 0))
             with tf.control_dependencies([before, self.variable.assign(rows, read_value=False)]):
-                return (
-                    tf.identity(known if is_push else before),
-                    tf.identity(after),
-                    tf.identity(granted),
-                    tf.identity(is_member),
-                    tf.identity(hold),
-                    mark,
-                )
+                given = [known if is_push else before, after, granted, is_member, hold]
+                return (*map(tf.identity, given), mark)
 
         return Counted(*self._execute(body))
 
@@ -352,6 +329,63 @@ def order_of(joins: tf.Tensor, request: tf.Tensor) -> tf.Tensor:
 def _is_member(row: tf.Tensor, token: int | tf.Tensor) -> tf.Tensor:
     # Not `==`, which compares objects in a plain graph.
     return tf.equal(row[_STATE], int(MemberState.ACTIVE)) & tf.equal(row[_TOKEN], token)
+
+
+class _OpenVersion(NamedTuple):
+    """The version that gradients enter, once that of a request is in it."""
+
+    number: tf.Tensor  # of the version that the sender's last gradient is in
+    gradients: tf.Tensor  # how many are in the open one
+    is_complete: tf.Tensor
+
+
+def _open_version(
+    rows: tf.Tensor, worker: int, admitted: tf.Tensor, is_member: tf.Tensor, quorum: Quorum
+) -> _OpenVersion:
+    run, updates = rows[0], rows[0, _UPDATES]
+    number = tf.where(admitted > 0, updates + 1, rows[_MEMBERS + worker, _VERSION])
+    gradients = run[_GRADIENTS] + admitted
+    is_lacking = _is_lacking(rows[_MEMBERS:], worker, number, updates)
+    is_complete = is_member & tf.equal(run[_HOLD], 0) & quorum.is_complete(gradients, is_lacking)
+    return _OpenVersion(number, gradients, is_complete)
+
+
+def _closed(run: tf.Tensor, version: _OpenVersion) -> tf.Tensor:
+    """The run's row, in which the next version begins if this one is complete."""
+    done = version.is_complete
+    run = _with(run, _GRADIENTS, tf.where(done, tf.zeros_like(version.gradients), version.gradients))
+    return _with(run, _LAST_MINIBATCHES, tf.where(done, run[_MINIBATCHES], run[_LAST_MINIBATCHES]))
+
+
+def _hold(run: tf.Tensor, counts: tf.Tensor | None, versions: tf.Tensor | None) -> tf.Tensor:
+    """The hold that a new request meets; 0: none.
+
+    Args:
+      counts: of a request that is no push: it may refresh targets if it counts minibatches.
+      versions: of the shards, under a quorum: what is not applied yet has to be all of one version, on every shard.
+    """
+    hold = run[_HOLD]
+    if counts is not None:
+        hold = tf.where(counts[_MINIBATCHES] > 0, hold, 0)
+    if versions is not None:
+        is_behind = tf.equal(hold, 0) & (tf.reduce_min(versions) < run[_UPDATES])
+        hold = tf.where(is_behind, tf.constant(_BEHIND, tf.int64), hold)
+    return hold
+
+
+def _granted(before: tf.Tensor, wanted: tf.Tensor, budget: int) -> tf.Tensor:
+    """How many of these steps are in the budget; less than 0 where steps are given back."""
+    ceiling = tf.where(before[_STOPPED] > 0, before[_CLAIMED], tf.maximum(before[_CLAIMED], budget))
+    return tf.minimum(before[_CLAIMED] + wanted, ceiling) - before[_CLAIMED]
+
+
+def _refreshes(run: tf.Tensor, minibatches: tf.Tensor, period: int, version: _OpenVersion | None) -> tf.Tensor:
+    """1 where so many minibatches more make a refresh of the targets due, else 0; under a quorum with versions only."""
+    if not period:
+        return tf.zeros([], tf.int64)
+    last = run[_LAST_MINIBATCHES] if version else run[_MINIBATCHES]
+    is_due = (run[_MINIBATCHES] + minibatches) // period > last // period
+    return tf.cast(is_due & version.is_complete if version else is_due, tf.int64)
 
 
 def _is_lacking(members: tf.Tensor, worker: int, version: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
