@@ -159,7 +159,8 @@ class LedgerOperations:
         """
         is_push = computed_on is not None
         last = _PUSH if is_push else _COUNT
-        versions, are_there = tf.unstack(deposits, axis=1) if quorum else (None, None)  # [K]
+        shards: Any = tf.unstack(deposits, axis=1) if quorum else [None, None]
+        versions, are_there = shards  # [K]
 
         def body() -> tuple[tf.Tensor, ...]:
             rows = self.variable.read_value()
