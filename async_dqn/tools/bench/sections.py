@@ -23,12 +23,19 @@ _SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
     "deltas of 1, computed in bfloat16": {"local_steps": 1, "compute_dtype": "bfloat16"},
 }
 
+# Fast DQN acts ahead of its learner within a period of the target network: a window has to have several of them.
+_SHORT_PERIOD = {"target_period": 200}
+_SHARED_MEMORY = {"store": "shared_memory", "local_steps": 0, "num_ps": 0}
+
 
 def program_cases(plan: Plan) -> list[Case]:
-    """The baseline and the cluster on the same work."""
+    """The baseline, fast DQN, the cluster and shared memory on the same work."""
+    workers = count(plan.num_workers, "worker")
     return [
         _program("programs", "baseline", "baseline", plan, config(plan, **_UNSHARED)),
+        _program("programs", "fast_dqn", "baseline", plan, config(plan, "fast_dqn", **_UNSHARED, **_SHORT_PERIOD)),
         _program("programs", f"local, {_size(plan.num_ps, plan.num_workers)}", "local", plan, config(plan)),
+        _program("programs", f"local, shared memory, {workers}", "local", plan, config(plan, **_SHARED_MEMORY)),
     ]
 
 

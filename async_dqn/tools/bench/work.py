@@ -74,8 +74,8 @@ class Plan:
         config(self)
 
 
-def config(plan: Plan, **changes: Any) -> Config:
-    """The settings of the plan, with `changes`."""
+def config(plan: Plan, agent: str = AGENT, /, **changes: Any) -> Config:
+    """The settings of the plan for an agent with DQN's presets, with `changes`."""
     preset, own = WORKS[plan.work]
     size = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    return table.make_config(AGENT, preset, {**own, **size, **plan.overrides, **changes})
+    return table.make_config(agent, preset, {**own, **size, **plan.overrides, **changes})

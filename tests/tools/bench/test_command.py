@@ -203,7 +203,8 @@ def test_a_peer_is_measured_in_turn_with_our_programs(monkeypatch, tmp_path):
     asked = bench(tmp_path, sections=("limit", "programs"), peer="sb3", peer_python="/p")
     made = command.make_cases(asked, lambda line: None, origin)
     names = [case.name for case in made if case.section == "programs"]
-    assert names[0] == "baseline" and [peer.TITLE in name for name in names] == [False, False, True, True]
+    assert names[:2] == ["baseline", "fast_dqn"]
+    assert [peer.TITLE in name for name in names] == [False, False, False, False, True, True]
     assert made[0].section == "limit" and origin == {"peers": {peer.TITLE: {"python": "/p"}}}
 
 
@@ -257,12 +258,15 @@ def test_real_programs_are_measured_from_start_to_end(tmp_path):
     plan = Plan(is_quick=True, seconds=3.0, overrides=CARTPOLE)
     code, said, data = run(tmp_path, plan=plan, sections=("programs",))
     assert code == 0, said
-    baseline, local = (one["values"] for one in data["results"])
-    for values in (baseline, local):
+    baseline, fast_dqn, local, shared = (one["values"] for one in data["results"])
+    for values in (baseline, fast_dqn, local, shared):
         assert values["agent steps/s"] == pytest.approx(4 * values["minibatches/s"], rel=0.2)
         assert values["updates/s"] > 0 and values["cores used"] > 0
         assert values["start-up seconds"] > 0 and values["seconds to end"] > 0
     assert {f"resident MB: {name}" for name in ("launcher", "ps 0", "worker 0", "worker 1")} <= local.keys()
+    assert {f"resident MB: {name}" for name in ("launcher", "worker 0", "worker 1")} == {
+        what for what in shared if what.startswith("resident MB: ")
+    }
     assert baseline["resident MB"] == baseline["resident MB: baseline"] > 100
     for values, worker in ((baseline, "baseline"), (local, "worker 0"), (local, "worker 1")):
         shares = [share for what, share in values.items() if what.endswith(f" %: {worker}")]
