@@ -65,13 +65,11 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
 
 def missing_setting(agent: str, name: str) -> str:
     """Says that an agent has no setting of this name, and which agents have it."""
-    having = owners(name)
-    others = (
-        f"{', '.join(having)} {'have' if len(having) > 1 else 'has'} it"
-        if having
-        else "and neither has any other; see --help"
-    )
-    return f"--agent={agent} has no such setting, {others}"
+    *others, last = owners(name) or [""]
+    if not last:
+        return f"--agent={agent} has no such setting, and neither has any other; see --help"
+    having = f"{', '.join(others)} and {last} have it" if others else f"{last} has it"
+    return f"--agent={agent} has no such setting; {having}"
 
 
 def owners(flag: str) -> list[str]:
