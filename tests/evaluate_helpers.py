@@ -6,9 +6,9 @@ from async_dqn.run import build, checkpoints
 from async_dqn.run.directory import RunDirectory
 
 
-def saved_run(folder, env, preset, agent="dqn"):
+def saved_run(folder, env, preset, agent="dqn", **settings):
     """A run directory with the untrained networks of the preset: its agent, parameters and itself."""
-    config = make_config(agent, preset, {"env": env})
+    config = make_config(agent, preset, {"env": env} | settings)
     built = build.make_agent(config)
     online = initial_parameters(built.modules, config.seed)
     run = RunDirectory(folder / "run")

@@ -53,6 +53,7 @@ class Agent(abc.ABC):
       acts_on_target: whether it acts on the target networks in place of the online ones.
       learns_beside: whether minibatches are computed in a thread of their own, beside acting.
       predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
+      normalizes: whether all its networks see observations through `apply`, so that these can be normalised there.
       has_noise: whether it explores by noise in its networks, and `apply` so takes a third argument: a seed [2] int32
         for it. Without that there is none.
 
@@ -73,6 +74,7 @@ class Agent(abc.ABC):
     acts_on_target = False
     learns_beside = False
     predicts_together = True
+    normalizes = True
     has_noise = False
     modules: Sequence[Module]
 

@@ -72,6 +72,7 @@ class DynaQ(DQN):
         "reward": "the model: the reward of each action",
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
+    normalizes = False
     presets = {"cartpole": {**DQN.presets["cartpole"], "local_steps": 0}}
 
     config: DynaQConfig

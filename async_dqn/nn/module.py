@@ -22,6 +22,7 @@ class Module(NamedTuple):
       optimizer: the update rule that gradients step it with.
       rate: step size over global agent steps.
       has_target: whether the store keeps a target copy.
+      is_trained: whether its gradients are those of the loss; else they are observed, and count to no norm.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Module(NamedTuple):
     optimizer: Optimizer
     rate: Schedule
     has_target: bool
+    is_trained: bool = True
 
     @property
     def size(self) -> int:

@@ -47,8 +47,8 @@ class Network(NamedTuple):
     Attributes:
       shapes: name -> shape of every parameter, in the order of the flat vector.
       init: generator -> {name: float32 array}.
-      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32) -> {head: [B, outputs] float32, or
-        [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone.
+      apply: ({name: tensor}, observation [B, S, ...] uint8 or float32, or `Unpacked`) -> {head: [B, outputs] float32,
+        or [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone.
     """
 
     name: str
@@ -166,10 +166,12 @@ def make_network(
             x = tf.nn.relu(normalize(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x)))
         return tf.reshape(_dense(params, layer, tf.cast(x, tf.float32)), [-1, *last[layer].shape])
 
-    def apply(params: Parameters, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+    def apply(
+        params: Parameters, observation: tf.Tensor | Unpacked, seed: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         del seed
-        x = tf.convert_to_tensor(observation)
-        mask, picture, vector = unpack(x, packing) if packing else (None, *((x, None) if is_picture else (None, x)))
+        is_unpacked = isinstance(observation, Unpacked)
+        mask, picture, vector = observation if is_unpacked else unpack(tf.convert_to_tensor(observation), packing)
         if convolutions:
             params, picture = convolutions.prepare(params, picture)
         params = as_computed(params)
@@ -187,12 +189,19 @@ def make_network(
     return Network(name, shapes, init, apply)
 
 
-def unpack(observation: tf.Tensor, packing: Packing) -> tuple[tf.Tensor | None, tf.Tensor | None, tf.Tensor | None]:
-    """Mask [B, A] bool of the newest step, pictures [B, S, ...] uint8, vectors [B, S, V] float32; None for what is not.
+class Unpacked(NamedTuple):
+    """The parts of stacked observations; None for what there is not."""
 
-    Args:
-      observation: [B, S, packing.size] uint8.
-    """
+    mask: tf.Tensor | None  # [B, A] bool, of the newest step
+    picture: tf.Tensor | None  # [B, S, H, W] or [B, S, H, W, C]
+    vector: tf.Tensor | None  # [B, S, V] float32
+
+
+def unpack(observation: tf.Tensor, packing: Packing | None) -> Unpacked:
+    """The parts of observations [B, S, packing.size] uint8; without a packing, of pictures or vectors [B, S, ...]."""
+    if not packing:
+        is_vector = len(observation.shape) == 3
+        return Unpacked(None, *((None, observation) if is_vector else (observation, None)))
     masks, pictures, vectors = tf.split(observation, packing.sizes, axis=-1)
     stack = observation.shape[1]
     mask = tf.cast(masks[:, -1], tf.bool) if packing.mask else None
@@ -200,7 +209,7 @@ def unpack(observation: tf.Tensor, packing: Packing) -> tuple[tf.Tensor | None, 
     vector = None
     if packing.vector:
         vector = tf.bitcast(tf.reshape(vectors, [-1, stack, packing.vector, 4]), tf.float32)
-    return mask, picture, vector
+    return Unpacked(mask, picture, vector)
 
 
 def _dense(params: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:

@@ -50,6 +50,26 @@ def add() -> Optimizer:
     return Optimizer("add", lambda size: {}, apply, step)
 
 
+def average() -> Optimizer:
+    """The running average of all updates: the k-th moves the parameters by 1/k of the way, times the learning rate."""
+
+    def initial_slots(size: int) -> dict[str, np.ndarray]:
+        return {"count": np.zeros((), np.float32)}
+
+    def apply(parameters: Any, slots: Slots, update: tf.Tensor, learning_rate: tf.Tensor) -> Any:
+        count = slots["count"].read_value() + 1  # it stands still at 2^24, and the average with it, nearly
+        moved = parameters.assign_add((update - parameters.read_value()) * (learning_rate / count), read_value=False)
+        with tf.control_dependencies([moved] if moved is not None else []):
+            return slots["count"].assign(count, read_value=False)
+
+    def step(parameters: np.ndarray, slots: Arrays, update: np.ndarray, learning_rate: float) -> None:
+        count = slots["count"] + np.float32(1)
+        parameters += (update - parameters) * (np.float32(learning_rate) / count)
+        slots["count"][...] = count
+
+    return Optimizer("average", initial_slots, apply, step)
+
+
 def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
     """Adam (Kingma & Ba 2015, algorithm 1, with the "epsilon hat" form of section 2)."""
 

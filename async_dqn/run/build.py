@@ -17,6 +17,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Outputs
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
+from async_dqn.nn.normalization import make_statistics, with_normalization
 from async_dqn.run import preflight
 from async_dqn.settings.config import Config
 from async_dqn.store.acting_client import ActingClient
@@ -47,7 +48,21 @@ def part_of(config: Config, worker: int) -> Part:
 
 def make_agent(config: Config, worker: int = 0) -> Agent:
     """One worker's agent. Raises UserError where environment, protocol and network do not go together."""
-    return table.find(config.agent)(config, preflight.resolve(config), worker)
+    agent = table.find(config.agent)(config, preflight.resolve(config), worker)
+    if config.normalize_observations:
+        _normalize_observations(agent)
+    return agent
+
+
+def _normalize_observations(agent: Agent) -> None:
+    config = agent.config
+    if not agent.normalizes:
+        raise UserError(f"--normalize_observations: --agent={config.agent} does not know it; leave it out")
+    # Workers that step by themselves add up what each of their own averages moves.
+    weight = 1 / config.num_learners if config.local_steps else 1.0
+    has_target = any(module.has_target for module in agent.modules)
+    agent.modules = [*agent.modules, make_statistics(agent.spec, weight=weight, has_target=has_target)]
+    agent.apply = with_normalization(agent.apply, agent.spec)  # type: ignore[method-assign]
 
 
 def store_modules(config: Config, modules: Sequence[Module]) -> list[Module]:

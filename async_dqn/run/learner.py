@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Learner:
                 params = {module.name: module.layout.unflatten(flat) for module, flat in named}
                 loss = self._agent.loss(params, targets, batch, seed)
             gradients = tape.gradient(loss.value, online, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            gradients = clip_together(gradients, self._max_gradient_norm)
+            gradients = self._clipped(gradients)
             is_finite = tf.math.is_finite(loss.value)
             for gradient in gradients:
                 is_finite &= tf.reduce_all(tf.math.is_finite(gradient))
@@ -83,6 +83,13 @@ class Learner:
             return tf.stack([loss.value, *loss.statistics.values()]), loss.per_item, is_finite
 
         return step.get_concrete_function()  # calls cost less Python, and cannot trace again
+
+    def _clipped(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """All gradients, where those of trained modules are scaled down together to `max_gradient_norm`."""
+        is_trained = [module.is_trained for module in self._agent.modules]
+        named = zip(gradients, is_trained, strict=True)
+        clipped = iter(clip_together([one for one, trains in named if trains], self._max_gradient_norm))
+        return [next(clipped) if trains else one for one, trains in zip(gradients, is_trained, strict=True)]
 
     def learn(self) -> None:
         """Computes the minibatches that are due; none while the experience warms up.

@@ -96,6 +96,11 @@ class NetworkSettings(Fields):
         choices=("auto", "nature", "nips", "impala", "small", "mlp"),
     )
     center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
+    normalize_observations: bool = setting(
+        False,
+        "Take their running mean off observations and divide by their standard deviation: for each number of a vector, "
+        "each channel of a picture.",
+    )
     layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
     compute_dtype: str = setting(
         "float32",

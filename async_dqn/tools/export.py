@@ -72,7 +72,11 @@ def _write_saved_model(agent: Agent, trained: Trained, run: RunDirectory, folder
 
 def _write_agent(agent: Agent, trained: Trained, run: RunDirectory, folder: Path) -> str:
     with np.errstate(over="ignore"):
-        online = {f"{STORE}{name}/online": one.astype(np.float16) for name, one in trained.online.items()}
+        online = {
+            # Means and variances may be of any size, and are few.
+            f"{STORE}{one.name}/online": trained.online[one.name].astype(np.float16 if one.is_trained else np.float32)
+            for one in agent.modules
+        }
     if not all(np.isfinite(one).all() for one in online.values()):
         raise UserError(f"--format=agent: parameters of {run.path} are too large for half precision")
     copy = RunDirectory(folder)

@@ -18,16 +18,19 @@ SHARED = ["hogwild", "locked"]  # in memory that processes share
 WAYS = ["direct", "gradient", "delta", *SHARED]
 
 
+NORMALIZED = ["dqn --normalize_observations", "ppo --normalize_observations"]
+
 # Options that change what is drawn, handed back or saved, beside the agents as they are.
 AGENTS = [
     *table.TABLE,
     "dqn --prioritized",
     "dqn --noisy --dueling --layer_norm",
     "fast_dqn --prioritized --noisy",
+    *NORMALIZED,
 ]
 
 
-QUICK = ["dqn", "ppo"]  # one that learns from replay, one from rollouts
+QUICK = ["dqn", "ppo", NORMALIZED[1]]  # one that learns from replay, one from rollouts
 
 
 def pairs(ways=WAYS):

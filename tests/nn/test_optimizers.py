@@ -124,7 +124,15 @@ ALL = [
     optimizers.radam(beta2=0.9),
     optimizers.rmsprop(centered=False),
     optimizers.rmsprop(centered=True),
+    optimizers.average(),
 ]
+
+
+def test_average_is_the_mean_of_all_updates_so_far():
+    after, slots = run(optimizers.average(), rates=[1.0] * 4)
+    for number, found in enumerate(after, start=1):
+        np.testing.assert_allclose(found, GRADIENTS[:number].mean(axis=0), atol=1e-6)
+    assert slots["count"] == 4
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda optimizer: optimizer.name)
@@ -162,6 +170,7 @@ def test_the_same_inside_a_function_as_outside(optimizer):
     "optimizer",
     [
         optimizers.add(),
+        optimizers.average(),
         optimizers.adam(),
         optimizers.radam(),
         optimizers.radam(beta2=0.9),

@@ -46,6 +46,15 @@ def test_the_agent_is_a_run_directory_with_the_networks_in_half_precision(tmp_pa
     np.testing.assert_array_equal(trained.online["q"], online["q"].astype(np.float16).astype(np.float32))
 
 
+def test_means_and_variances_of_observations_stay_as_they_are(tmp_path):
+    agent, online, run = saved_run(tmp_path, "CartPole-v1", "cartpole", normalize_observations=True)
+    large = online | {"observations": np.full_like(online["observations"], 123_456.7)}
+    save(run, large, 124)
+    assert run_export(agent.config, run, format="agent", output=str(tmp_path / "agent")) == 0
+    trained = load_trained(RunDirectory(tmp_path / "agent"), agent, pytest.fail)
+    np.testing.assert_array_equal(trained.online["observations"], large["observations"])
+
+
 def test_parameters_too_large_for_half_precision_are_refused_and_nothing_is_left(tmp_path):
     agent, online, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
     save(run, {"q": online["q"] * 1e6}, 124)
