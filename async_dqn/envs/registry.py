@@ -220,7 +220,7 @@ def _make_or_explain(id: str, options: Options) -> gymnasium.Env:
     is_looked_up = False
     try:
         if module:
-            importlib.import_module(module)  # here, so that an error in it is not taken for an id that is unknown
+            _import(module, name)  # here, so that an error in it is not taken for an id that is unknown
         is_looked_up = True
         return _make(id, options)
     except UserError:
@@ -241,12 +241,27 @@ def _make_or_explain(id: str, options: Options) -> gymnasium.Env:
 
 def _make(id: str, options: Options, **arguments: Any) -> gymnasium.Env:
     """Makes one gymnasium environment, without its own time limit and without a word on the terminal."""
+    module, _, name = id.rpartition(":")
+    if module:
+        _import(module, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = gymnasium.make(
             id, max_episode_steps=-1, disable_env_checker=True, **{**options.arguments(), **arguments}
         )
     return wrap(made, options)
+
+
+def _import(module: str, name: str) -> None:
+    """Imports a module that registers an environment, by itself or by what it has as an entry point for gymnasium.
+
+    Older packages, such as MinAtar, rely on `gymnasium.envs`, which gymnasium itself no longer looks at.
+    """
+    importlib.import_module(module)
+    if name not in gymnasium.registry:
+        for entry in importlib.metadata.entry_points(group="gymnasium.envs"):
+            if entry.module.partition(".")[0] == module.partition(".")[0]:
+                entry.load()()
 
 
 def _atari_games() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Names of environments and bad input, and frames against gymnasium's own preprocessing."""
 
+import importlib.metadata
 import itertools
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py import roms
-from environment_helpers import counting_environments, make, play
+from environment_helpers import Counting, counting_environments, make, play
 from gymnasium.wrappers import AtariPreprocessing
 
 from async_dqn.base import types
@@ -177,6 +178,22 @@ def test_an_exact_id_of_gymnasium_is_no_atari_game(monkeypatch):
     found = registry.resolve("Blackjack-v7", "classic")
     assert (found.id, found.is_atari) == ("Blackjack-v7", False)
     assert registry.resolve("blackjack", "classic").id == "ALE/Blackjack-v5"
+
+
+def test_an_entry_point_for_gymnasium_of_the_module_registers_its_environments(monkeypatch):
+    def register():
+        gymnasium.register("Plugged/Counter-v0", Counting)
+
+    def refuse():
+        raise AssertionError("an entry point of another package")
+
+    points = [("environment_helpers.more", register), ("another_package", refuse)]
+    entries = [SimpleNamespace(module=module, load=lambda made=made: made) for module, made in points]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+    spec = registry.resolve("environment_helpers:Plugged/Counter-v0", "classic")
+    assert spec.id == "environment_helpers:Plugged/Counter-v0"
+    assert spec.observation_shape == (2,)
+    registry.make_vector_env(spec, 2, 0).close()
 
 
 def test_continuous_actions():
