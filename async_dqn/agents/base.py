@@ -53,7 +53,6 @@ class Agent(abc.ABC):
       acts_on_target: whether it acts on the target networks in place of the online ones.
       learns_beside: whether minibatches are computed in a thread of their own, beside acting.
       predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
-      normalizes: whether all its networks see observations through `apply`, so that these can be normalised there.
       has_noise: whether it explores by noise in its networks, and `apply` so takes a third argument: a seed [2] int32
         for it. Without that there is none.
 
@@ -74,7 +73,6 @@ class Agent(abc.ABC):
     acts_on_target = False
     learns_beside = False
     predicts_together = True
-    normalizes = True
     has_noise = False
     modules: Sequence[Module]
 
@@ -92,7 +90,8 @@ class Agent(abc.ABC):
         elif spec.is_continuous:
             names = ["pendulum"]
         else:
-            names = ["pictures"] * bool(spec.picture_shape) + ["cartpole"]
+            special = ["lunarlander"] * (spec.id == "LunarLander-v3") + ["pictures"] * bool(spec.picture_shape)
+            names = [*special, "cartpole"]
         return next((name for name in names if name in cls.presets), next(iter(cls.presets)))
 
     @classmethod

@@ -112,6 +112,18 @@ class DQN(EpsilonGreedyAgent):
             "learning_rate_steps": 500_000,
         },
         "cartpole": _CARTPOLE,
+        "lunarlander": _CARTPOLE
+        | {
+            "total_steps": 300_000,
+            "envs_per_worker": 8,
+            "reward_scale": 0.1,
+            "target_period": 256,
+            "replay_capacity": 100_000,
+            "warmup_steps": 2_000,
+            "epsilon_steps": 50_000,
+            "learning_rate": 5e-4,
+            "final_learning_rate": 5e-5,
+        },
         # Noise is learned by heart sooner with the contrast that `center_frames` gives, and with n-step returns.
         "pictures": _CARTPOLE
         | {

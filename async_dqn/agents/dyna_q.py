@@ -24,7 +24,9 @@ from async_dqn.settings.fields import setting
 class DynaQConfig(DQNConfig):
     """Settings of Dyna-Q."""
 
-    # No flags, other than in DQN: the model predicts one step, --sweeping says what is learned from.
+    # No flags, other than in DQN: the model predicts one step of observations as they are, --sweeping says what is
+    # learned from.
+    normalize_observations: ClassVar[bool] = False  # type: ignore[misc]
     n_step: ClassVar[int] = 1  # type: ignore[misc]
     noisy: ClassVar[bool] = False  # type: ignore[misc]
     prioritized: ClassVar[bool] = False  # type: ignore[misc]
@@ -72,7 +74,6 @@ class DynaQ(DQN):
         "reward": "the model: the reward of each action",
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
-    normalizes = False
     presets = {"cartpole": {**DQN.presets["cartpole"], "local_steps": 0}}
 
     config: DynaQConfig

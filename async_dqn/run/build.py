@@ -55,9 +55,8 @@ def make_agent(config: Config, worker: int = 0) -> Agent:
 
 
 def _normalize_observations(agent: Agent) -> None:
+    """Puts the running mean and variance among the modules of an agent, and before its networks."""
     config = agent.config
-    if not agent.normalizes:
-        raise UserError(f"--normalize_observations: --agent={config.agent} does not know it; leave it out")
     # Workers that step by themselves add up what each of their own averages moves.
     weight = 1 / config.num_learners if config.local_steps else 1.0
     has_target = any(module.has_target for module in agent.modules)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from async_dqn.agents.table import make_config
-from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
 from async_dqn.envs.packing import Packing
 from async_dqn.nn.module import initial_parameters
@@ -123,8 +122,3 @@ def test_a_player_normalises_what_it_sees(name):
     expected = Player(plain, Trained(online, 0)).outputs(normalized.astype(np.float32))
     for head, value in expected.items():
         np.testing.assert_allclose(found[head], value, rtol=1e-4, atol=1e-5)
-
-
-def test_what_cannot_be_normalised_is_refused():
-    with pytest.raises(UserError, match=r"^--normalize_observations: --agent=dyna_q"):
-        build.make_agent(make_config("dyna_q", "cartpole", {"env": "CartPole-v1", "normalize_observations": True}))
