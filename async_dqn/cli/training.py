@@ -51,23 +51,25 @@ def _local(call: Call) -> int:
     from async_dqn.roles import local
     from async_dqn.run import build, preflight
 
-    agent, shared = build.make_agent(config), None
+    agent, shared, queue = build.make_agent(config), None, None
     if config.store == "shared_memory":  # whose memory is not available any more when experience is looked at
         shared = build.make_shared_store(agent, build.create_shared_memory(agent))
+        queue = build.create_shared_queue(config)
     memory = preflight.check_memory(config, agent.spec, config.num_workers, build.server_bytes(agent))
     Progress().say(memory)
     run.create()
+    settings = [f"--{name}={value}" for name, value in config.to_dict().items()]
     with run.claimed(Progress().say) as inherited:
         code = local.run_local(
             config,
             run,
-            [f"--{name}={value}" for name, value in config.to_dict().items()],
+            [*settings, *([] if queue is None else [f"--experience={queue}"])],
             resume=values.resume,
             max_restarts=values.max_restarts,
             private_network=values.private_network,
             plain=values.progress == "plain",
             should_stop=signals.install(),
-            inherited=inherited,
+            inherited=[*inherited, *([] if queue is None else [queue])],
             memory=shared,
         )
     Progress().say(_how_to_watch(run))
@@ -117,8 +119,9 @@ def _shared_worker(call: Call) -> int:
 
     agent = build.make_agent(config, index)
     store = build.make_shared_store(agent, values.memory)
+    queue = build.make_shared_queue(agent, store, values.experience)
     run.create()
-    return shared_worker.run_shared_worker(agent, run, store, resume=values.resume, should_stop=should_stop)
+    return shared_worker.run_shared_worker(agent, run, store, queue, resume=values.resume, should_stop=should_stop)
 
 
 def _worker(call: Call) -> int:
@@ -242,6 +245,7 @@ COMMANDS = {
         options=(
             ("max_restarts", Whole(), 0, _RESTARTS.format("it")),
             ("memory", Whole(), None, "The shared memory of `local --store=shared_memory`, which gives it."),
+            ("experience", Whole(), None, "The queue of `local --store=shared_memory`, which gives it."),
         ),
     ),
     "ps": Command(

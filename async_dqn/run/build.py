@@ -14,12 +14,14 @@ import tensorflow as tf
 from async_dqn.agents import table
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError
+from async_dqn.data import shared_queue
 from async_dqn.data.experience import Evaluate, Outputs
+from async_dqn.data.shared_queue import SharedQueue
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
 from async_dqn.nn.normalization import make_statistics, with_normalization
 from async_dqn.run import preflight
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import Config, QueueSettings
 from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore, state_shapes
 from async_dqn.store.client import DirectClient, ParameterClient
@@ -125,6 +127,28 @@ def make_shared_store(agent: Agent, descriptor: int) -> SharedMemoryStore:
         target_period=agent.target_period,
         max_staleness=config.max_staleness,
     )
+
+
+def create_shared_queue(config: Config) -> int | None:
+    """The queue by which experience crosses where there are no parameter servers; None where it does not."""
+    return shared_queue.create(config.num_workers) if config.separates else None
+
+
+def make_shared_queue(agent: Agent, store: SharedMemoryStore, descriptor: int | None) -> SharedQueue | None:
+    """That queue as one worker sees it. Raises UserError where the descriptor is of no such file."""
+    config = agent.config
+    if not (isinstance(config, QueueSettings) and config.separates):
+        return None
+    try:
+        return SharedQueue(
+            -1 if descriptor is None else descriptor,
+            worker=agent.worker,
+            num_workers=config.num_workers,
+            size=config.queue_size,
+            membership=lambda: store.membership,
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"--experience={descriptor}: is no queue that `local` has made; start `local`") from error
 
 
 def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:

@@ -414,8 +414,6 @@ class QueueSettings(Config):
 
     def check(self) -> None:
         super().check()
-        if self.separates and self.store != "ps":
-            raise UserError(f"--store={self.store}: {self.crossing} needs a parameter server, which holds the queue")
         if self.separates and self.mode == "sync":
             raise UserError(f"--update_mode=sync: with {self.crossing} worker 0 alone has gradients; leave it out")
 

@@ -3,21 +3,15 @@
 It has no server. The arrays of all modules lie in the file, and a process steps them where they lie. A lock guards the
 counters, and nothing else unless a caller wants it to: see `push` and `arrays`. The system takes the lock back however
 its holder ends, and the file when the last process that has it open has ended.
-
-The table of counters is there twice. A change is written beside the table that counts, and then one number that says
-which of the two counts is raised by 1. So a process that is killed has changed all or nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import math
 import mmap
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +37,7 @@ from async_dqn.store.base import (
     state_shapes,
 )
 from async_dqn.system.memory import anonymous_file
+from async_dqn.system.shared_table import FileLock, SharedTable
 
 _ROW = 64  # bytes, to which every array is aligned
 _MAX_EPISODES = 2**17  # that wait for the chief, which takes them every few seconds
@@ -116,23 +111,6 @@ class Ledger(NamedTuple):
     run_id: int
 
 
-class _Lock:
-    """Between processes, and between the threads of each."""
-
-    def __init__(self, descriptor: int):
-        # A description of its own: a lock belongs to that, and all who inherit a descriptor share one.
-        self._file = open(f"/proc/self/fd/{descriptor}", "r+b", buffering=0)  # noqa: SIM115
-        self._among_threads = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._among_threads.acquire()
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *error: object) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._among_threads.release()
-
-
 class SharedMemoryStore:
     """The shared networks, seen from one worker.
 
@@ -168,13 +146,14 @@ class SharedMemoryStore:
         self._worker, self._target_period = worker, target_period
         self._memory = _map(descriptor, modules, num_workers)
         self.arrays = self._memory.modules
-        self._lock = _Lock(descriptor)
+        self._lock = FileLock(descriptor)
+        self._table = SharedTable(self._memory.version, self._memory.tables, self._lock)
 
     # Who takes part.
 
     def is_ready(self) -> bool:
         """Whether the networks are initialised or restored."""
-        return bool(self._read()[0, _IS_READY])
+        return bool(self._table.read()[0, _IS_READY])
 
     def wait_until_ready(self, deadline: float, should_stop: Callable[[], bool]) -> None:
         """Waits until the chief has initialised or restored the networks. Raises RunError after `deadline` seconds."""
@@ -186,36 +165,41 @@ class SharedMemoryStore:
 
     def read_ledger(self) -> Ledger:
         """Whose networks these are."""
-        return Ledger(int(self._read()[0, _RUN_ID]))
+        return Ledger(int(self._table.read()[0, _RUN_ID]))
 
     def join(self) -> Ledger:
         """Makes this process the worker; what the process before it had claimed and not taken may be claimed again.
 
         That process has ended: whoever starts processes again sees to it.
         """
-        with self._change() as rows:
+        with self._table.change() as rows:
             _free(rows, self._worker, MemberState.ACTIVE)
             rows[_MEMBERS + self._worker, _STARTS] += 1
         return self.read_ledger()
 
+    @property
+    def membership(self) -> tuple[int, int]:
+        """Generation of the networks, which are set once only, and number of the process that is this worker."""
+        return 0, int(self._table.now()[_MEMBERS + self._worker, _STARTS])
+
     def leave(self) -> None:
         """This worker is done."""
-        with self._change() as rows:
+        with self._table.change() as rows:
             _free(rows, self._worker, MemberState.DONE)
 
     def starts(self, worker: int) -> int | None:
         """Processes that have been this worker, as long as it has not left; without a lock. None where it has."""
-        row = self._now()[_MEMBERS + worker]
+        row = self._table.now()[_MEMBERS + worker]
         return int(row[_STARTS]) if row[_STATE] in (MemberState.EXPECTED, MemberState.ACTIVE) else None
 
     def lose(self, worker: int, starts: int) -> None:
         """The last of so many processes of a worker has ended: others may claim what it had and has not taken."""
-        with self._change() as rows:
+        with self._table.change() as rows:
             if rows[_MEMBERS + worker, _STARTS] == starts:
                 _free(rows, worker, MemberState.LOST)
 
     def check(self) -> Standing:
-        rows = self._read()
+        rows = self._table.read()
         workers = [
             WorkerStatus(MemberState(row[_STATE]).name.lower(), int(row[_STARTS]), _counters(row))
             for row in rows[_MEMBERS:]
@@ -243,7 +227,7 @@ class SharedMemoryStore:
         self, updates: Mapping[str, Update], counts: Counters, computed_on: int, *, pull: bool
     ) -> tuple[Counters, Pulled]:
         """All under one lock: nobody else pushes or pulls meanwhile."""
-        with self._change() as rows:
+        with self._table.change() as rows:
             before = _counters(rows[0])
             if self.max_staleness and before.updates - computed_on > self.max_staleness:
                 counts = counts._replace(updates=0, dropped=counts.dropped + counts.updates)
@@ -264,12 +248,12 @@ class SharedMemoryStore:
     @property
     def num_updates(self) -> int:
         """Updates until now, without a lock: one that is being counted may be in it or not."""
-        return int(self._memory.tables[self._memory.version[0] & 1, 0, _UPDATES])
+        return int(self._table.now()[0, _UPDATES])
 
     # Counts.
 
     def claim_steps(self, wanted: int, counts: Counters) -> tuple[int, Counters]:
-        with self._change() as rows:
+        with self._table.change() as rows:
             self._count(rows, counts)
             granted = self._count(rows, Counters(claimed_steps=wanted))
             return granted, _counters(rows[0])
@@ -279,7 +263,7 @@ class SharedMemoryStore:
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         """Hands finished games to the chief. If nobody takes them for minutes, there is no room for more."""
-        with self._change() as rows:
+        with self._table.change() as rows:
             put, taken = map(int, rows[0, [_PUT, _TAKEN]])
             for episode in episodes[: _MAX_EPISODES - (put - taken)]:
                 self._memory.episodes[put % _MAX_EPISODES] = episode
@@ -287,7 +271,7 @@ class SharedMemoryStore:
             rows[0, _PUT] = put
 
     def take_episodes(self) -> list[EpisodeReport]:
-        with self._change() as rows:
+        with self._table.change() as rows:
             numbers = range(*map(int, rows[0, [_TAKEN, _PUT]]))
             rows[0, _TAKEN] = rows[0, _PUT]
             return [episode_report(self._memory.episodes[number % _MAX_EPISODES]) for number in numbers]
@@ -322,7 +306,7 @@ class SharedMemoryStore:
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.modules)
-        with self._change() as rows:
+        with self._table.change() as rows:
             for name, array in self.arrays.items():
                 array[...] = state[name]
             rows[:, :_C] = 0
@@ -333,26 +317,9 @@ class SharedMemoryStore:
     def close(self) -> None:
         """Nothing is left to end: the memory goes with the last process that has it."""
 
-    def _read(self) -> np.ndarray:
-        """A copy of the table that counts, [1 + W, _WIDTH]."""
-        with self._lock:
-            return self._now().copy()
-
     def _run(self) -> Counters:
         """The run's counters, under the lock."""
-        return _counters(self._now()[0])
-
-    def _now(self) -> np.ndarray:
-        return self._memory.tables[self._memory.version[0] & 1]
-
-    @contextlib.contextmanager
-    def _change(self) -> Iterator[np.ndarray]:
-        """The next table, [1 + W, _WIDTH], under the lock; it counts once the block is through."""
-        with self._lock:
-            rows = self._memory.tables[(self._memory.version[0] + 1) & 1]
-            rows[:] = self._now()
-            yield rows
-            self._memory.version[0] += 1
+        return _counters(self._table.now()[0])
 
 
 def _counters(row: np.ndarray) -> Counters:

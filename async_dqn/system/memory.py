@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_..., which Python does not name
 _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 
 
@@ -32,3 +33,9 @@ def anonymous_file() -> int:
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(descriptor)
+
+
+def free(descriptor: int, begin: int, size: int) -> None:
+    """Gives back the memory of a part of such a file, which is zeros then."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(begin), ctypes.c_int64(size))

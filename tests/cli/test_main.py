@@ -150,7 +150,6 @@ def write_run(path, config: Config) -> RunDirectory:
         (["baseline", CARTPOLE, "--agent=ppo", "--parallelism=data"], ["--parallelism=data", "local", "baseline"]),
         (["local", CARTPOLE, "--parallelism=data"], ["--parallelism", "ppo", "a3c"]),
         (["local", CARTPOLE, "--agent=ppo", "--replay=global"], ["--replay", "dqn"]),
-        (["local", CARTPOLE, "--replay=global", "--store=shared_memory"], ["--store=shared_memory"]),
         (["local", CARTPOLE, "--replay=global", "--update_mode=sync"], ["--update_mode=sync"]),
         (["local", CARTPOLE, "--replay_capacity=50"], ["2 workers", "at least"]),
         (["local", "--env=Pongg"], ["pong", "CartPole-v1"]),

@@ -101,9 +101,7 @@ RULES = [
 ]
 # With more than one worker, where all but the first only act, or all make each update together.
 CLUSTER_RULES = [
-    ("replay", ["global"], "store", ["shared_memory"]),
     ("replay", ["global"], "update_mode", ["sync"]),
-    ("parallelism", ["data"], "store", ["shared_memory"]),
     ("parallelism", ["data"], "update_mode", ["sync"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
     ("store", ["shared_memory"], "agent", ["paac"]),
@@ -172,7 +170,7 @@ def begun(monkeypatch, tmp_path):
     """The settings of the runs that were begun; in place of them, what each worker is made of is built."""
     configs, built = [], set()
 
-    def run_local(config, run, flags, *, memory, **options):
+    def run_local(config, run, flags, *, memory, inherited, **options):
         del run, flags, options
         configs.append(config)
         for worker in {0, config.num_workers - 1}:
@@ -182,8 +180,8 @@ def begun(monkeypatch, tmp_path):
                 built.add(way)
                 modules = build.store_modules(config, agent.modules)
                 build.make_client(agent, memory or LocalParameterStore(modules, 100, agent.target_period))
-        if memory:
-            os.close(memory.descriptor)
+        for descriptor in [*inherited, *([memory.descriptor] if memory else [])]:
+            os.close(descriptor)
         return 0
 
     def run_baseline(agent, run, **options):

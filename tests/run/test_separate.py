@@ -60,22 +60,30 @@ class Parts:
     def __init__(self, agent_name, **settings):
         config = make_config(agent_name, **settings)
         agents = [build.make_agent(config, worker) for worker in range(3)]
-        modules = build.store_modules(config, agents[0].modules)
-        self.store = Store(modules, config.total_steps, agents[0].target_period)
+        stores, ends = self.connect(agents, config)
+        self.store = stores[0]
         self.store.initialize(initial_parameters(agents[0].modules, config.seed))
-        self.queue = LocalQueue(config.queue_size)
-        self.clients = [build.make_client(agent, self.store) for agent in agents]
+        self.clients = [build.make_client(agent, store) for agent, store in zip(agents, stores, strict=True)]
         for client in self.clients:
             client.start()
         seeds = [build.make_seeds(config, worker, 0) for worker in range(3)]
-        self.learner = SeparateLearner(agents[0], self.clients[0], self.queue, seeds[0][0])
+        self.learner = SeparateLearner(agents[0], self.clients[0], ends[0], seeds[0][0])
         self.actors = [
-            SendingActor(agents[worker], self.clients[worker], self.queue.sender(worker), seeds[worker][0])
-            for worker in (1, 2)
+            SendingActor(agents[worker], self.clients[worker], ends[worker], seeds[worker][0]) for worker in (1, 2)
         ]
         self.envs = [registry.make_vector_env(agents[0].spec, config.envs_per_worker, seed, 1) for _, seed in seeds[1:]]
         for actor, env in zip(self.actors, self.envs, strict=True):
             actor.reset(env.reset())
+
+    def connect(self, agents, config):
+        """The store and the end of the queue that each worker has."""
+        modules = build.store_modules(config, agents[0].modules)
+        store = Store(modules, config.total_steps, agents[0].target_period)
+        self.queue = LocalQueue(config.queue_size)
+        return [store] * 3, [self.queue, *map(self.queue.sender, (1, 2))]
+
+    def end_actors(self):
+        self.store.states = ("active", "done", "done")
 
     def actor_ticks(self, index):
         return run_actor(self.actors[index], self.envs[index], self.clients[index + 1], claim=2)
@@ -88,15 +96,36 @@ class Parts:
                 if next(one, None) is None:
                     ticks.remove(one)
                     if len(ticks) == 1:
-                        self.store.states = ("active", "done", "done")
+                        self.end_actors()
         for client in self.clients:
             client.finish()
         return self.store.pull().counters
 
 
-@pytest.mark.parametrize("agent_name", AGENTS)
-def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name):
-    parts = Parts(agent_name)
+class SharedParts(Parts):
+    """The same in memory that processes share."""
+
+    def connect(self, agents, config):
+        memory, queue = build.create_shared_memory(agents[0]), build.create_shared_queue(config)
+        self.stores = [build.make_shared_store(agent, memory) for agent in agents]
+        for store in self.stores:
+            store.join()
+        return self.stores, [
+            build.make_shared_queue(agent, store, queue) for agent, store in zip(agents, self.stores, strict=True)
+        ]
+
+    def end_actors(self):
+        for store in self.stores[1:]:
+            store.leave()
+
+
+@pytest.mark.parametrize(
+    ("agent_name", "mode"),
+    [*((name, "async") for name in AGENTS), ("dqn", "hogwild"), ("ppo", "hogwild"), ("dqn", "locked")],
+)
+def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, mode):
+    shared = {"store": "shared_memory", "update_mode": mode}
+    parts = Parts(agent_name) if mode == "async" else SharedParts(agent_name, **shared)
     config = parts.learner.agent.config
     counters = parts.run()
     assert counters.env_steps == counters.claimed_steps == counters.received == 1_003

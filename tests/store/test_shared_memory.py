@@ -132,7 +132,7 @@ def test_a_lock_whose_holder_was_killed_is_free():
     shared = Shared()
 
     def work(store, worker):
-        with store._change() as rows:
+        with store._table.change() as rows:
             rows[:] = -1
             store.arrays["q/online"][0] = 1
             time.sleep(DEADLINE)
