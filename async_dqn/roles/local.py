@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
 from async_dqn.base.files import write_atomically
@@ -118,7 +119,15 @@ def run_local(
     with meet as meeting:
         servers = [make_task("ps", index, meeting) for index in range(config.num_ps)]
         workers = [make_task("worker", index, meeting) for index in range(config.num_workers)]
-        watch = Watch(run, servers, workers, progress, total_steps=config.total_steps, goal=config.stop_at_return)
+        watch = Watch(
+            run,
+            servers,
+            workers,
+            progress,
+            total_steps=config.total_steps,
+            goal=config.stop_at_return,
+            needed=steps_to_goal(config),
+        )
 
         def look() -> None:
             meeting.look(workers)

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
 from async_dqn.run import checkpoints
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
 from async_dqn.run.directory import RunDirectory
+from async_dqn.run.forecast import Forecast
 from async_dqn.run.metrics import (
     EPISODE_FIELDS,
     EpisodeTracker,
@@ -79,6 +81,8 @@ class Chief:
         self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
         self._per_update = max(1, agent.config.accumulate)
         self._progress = progress
+        self._needed = steps_to_goal(agent.config)
+        self._forecast = Forecast(self._needed)
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
         self._writing_best: concurrent.futures.Future | None = None
@@ -204,7 +208,10 @@ class Chief:
         row |= self._learner.metrics() | self._rates.rates(counters)
         self._metrics.write(row)
         self._tensorboard.write(row, counters.env_steps)
-        self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return))
+        goal = self._config.stop_at_return
+        if line := self._forecast.line(row, goal):
+            self._progress.say(line)
+        self._progress.show(progress_line(row, self._config.total_steps, goal, self._needed))
         if self.is_solved and not counters.stopped:
             self._store.add_counts(Counters(stopped=Stop.SOLVED))
         self._keep_best()

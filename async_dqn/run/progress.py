@@ -25,12 +25,25 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.inf, *, has_ended: bool = False) -> str:
+def likely(least: str, most: str) -> str:
+    """11:00 to 27:00; about 27:00 where both are the same."""
+    return f"{least} to {most}" if least != most else f"about {most}"
+
+
+def progress_line(
+    row: Mapping[str, Any],
+    total_steps: int,
+    goal: float = math.inf,
+    needed: tuple[int, int] | None = None,
+    *,
+    has_ended: bool = False,
+) -> str:
     """One line on where a run stands, from a row of its global metrics.
 
     Args:
       row: epsilon, entropy and staleness are shown where it has them, as not every agent does.
       goal: the mean return at which it ends before the budget is spent; inf: there is none.
+      needed: the least and the most agent steps that past runs needed to the goal; None: not known.
       has_ended: no time is left then.
     """
     steps, rate, mean = int(row["env_steps"]), row["steps_per_second"], row["mean_return_100"]
@@ -48,9 +61,20 @@ def progress_line(row: Mapping[str, Any], total_steps: int, goal: float = math.i
         parts.append(f"staleness {_known(row['staleness_mean'], '.1f')}")
     parts.append(f"{format_seconds(row['wall_seconds'])} gone")
     if not has_ended:
-        left = (total_steps - steps) / rate if rate > 0 else math.inf
-        parts[-1] += f", {'at most ' if has_goal else ''}{format_seconds(left)} left"
+        is_learning = row.get("updates", 0) > 0  # before it, the speed is another one
+        parts[-1] += f", {_left(steps, rate, total_steps, has_goal, needed if is_learning else None)} left"
     return " | ".join(parts)
+
+
+def _left(steps: int, rate: float, total_steps: int, has_goal: bool, needed: tuple[int, int] | None) -> str:
+    """The time to the goal, while past runs say when that is likely; else to the end of the budget."""
+    to_end = (total_steps - steps) / rate if rate > 0 else math.inf
+    if needed is None or not steps < min(needed[1], total_steps) or not needed[0] < total_steps or not rate > 0:
+        return f"{'at most ' if has_goal else ''}{format_seconds(to_end)}"
+    least, most = ((min(end, total_steps) - steps) / rate for end in needed)
+    if least <= 0:
+        return f"likely up to {format_seconds(most)}"
+    return f"likely {likely(format_seconds(least), format_seconds(most))}"
 
 
 def _known(value: float, form: str) -> str:

@@ -17,7 +17,7 @@ class Watch:
     """What its files hold when it is made is passed over.
 
     Args:
-      total_steps, goal: of the run, as in `progress_line`.
+      total_steps, goal, needed: of the run, as in `progress_line`.
     """
 
     def __init__(
@@ -29,9 +29,10 @@ class Watch:
         *,
         total_steps: int,
         goal: float,
+        needed: tuple[int, int] | None = None,
     ):
         self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
-        self._progress, self._total_steps, self._goal = progress, total_steps, goal
+        self._progress, self._end = progress, (total_steps, goal, needed)
         self._row = last_rows(run.metrics, 1)
         self._logs = [(task.name, _Tail(task.log)) for task in self._tasks if task.log]
 
@@ -46,7 +47,7 @@ class Watch:
             self._row = row
             values = {name: as_number(cell) for name, cell in row[0].items()}
             with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged
-                line = progress_line(values, self._total_steps, self._goal)
+                line = progress_line(values, *self._end)
                 self._progress.show(line, self._table() if self._progress.is_in_place else ())
 
     def report(self, *, has_summary: bool) -> None:

@@ -82,6 +82,25 @@ def test_a_line_names_the_goal_that_may_end_the_run_early():
     assert "return - of 18" in progress_line(ROW | {"mean_return_100": float("nan")}, 1_000_000, 18.0).split(" | ")
 
 
+@pytest.mark.parametrize(
+    ("change", "needed", "left"),
+    [
+        ({}, (310_000, 850_000), "likely 1:00 to 10:00"),
+        ({}, (310_000, 310_000), "likely about 1:00"),
+        ({"env_steps": 400_000}, (310_000, 850_000), "likely up to 7:30"),
+        ({"env_steps": 850_000}, (310_000, 850_000), "at most 2:30"),
+        ({}, (310_000, 2_000_000), "likely 1:00 to 12:30"),  # the budget ends it
+        ({}, (1_000_000, 2_000_000), "at most 12:30"),
+        ({"updates": 0}, (310_000, 850_000), "at most 12:30"),  # it is as fast as it is without learning
+        ({"steps_per_second": 0.0}, (310_000, 850_000), "at most -"),
+    ],
+)
+def test_a_line_says_when_the_goal_is_likely_where_past_runs_tell(change, needed, left):
+    line = progress_line(ROW | {"updates": 9} | change, 1_000_000, 18.0, needed)
+    assert line.endswith(f" | 4:10 gone, {left} left")
+    assert len(line) < len(progress_line(ROW, 1_000_000, 18.0)) + 10
+
+
 def test_a_line_shows_what_the_agent_and_the_store_have():
     ppo = {name: value for name, value in ROW.items() if name not in ("epsilon", "staleness_mean")} | {"entropy": 1.234}
     line = progress_line(ppo, 1_000_000)

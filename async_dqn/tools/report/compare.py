@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
 from async_dqn.run.csv_log import last_rows
@@ -214,7 +215,8 @@ def execute(
     def look() -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has not written yet
             row = {name: as_number(cell) for name, cell in last_rows(trial.run.metrics, 1)[-1].items()}
-            line = progress_line(row, trial.config.total_steps, trial.config.stop_at_return)
+            config = trial.config
+            line = progress_line(row, config.total_steps, config.stop_at_return, steps_to_goal(config))
             progress.show(f"{header} | {line}")
 
     task = Task(

@@ -2,9 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from async_dqn.agents.goals import steps_to_goal
+from async_dqn.agents.table import TABLE, config_from_dict
 from async_dqn.base.errors import UserError
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import format_seconds, progress_line
@@ -44,7 +47,8 @@ def describe(run: Run, now: float) -> Iterator[str]:
         total = finite(run.settings.get("total_steps"))
         budget = int(total) if total > 0 else max(1, int(row["env_steps"]))
         goal = math.inf if math.isnan(run.goal) else run.goal
-        yield progress_line({"mean_return_100": math.nan} | row, budget, goal, has_ended=has_ended)
+        needed = _needed(run.settings)
+        yield progress_line({"mean_return_100": math.nan} | row, budget, goal, needed, has_ended=has_ended)
     table = []
     for index in range(run.num_workers):
         if worker := read_worker(run.path, index):
@@ -53,6 +57,14 @@ def describe(run: Run, now: float) -> Iterator[str]:
                 state, worker["steps_per_second"] = _end_of(run, index), math.nan
             table.append((f"worker {index}", state, worker))
     yield from worker_table(table) if table else []
+
+
+def _needed(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """What past runs needed, as far as the settings are known here: no module of a user's own is imported for it."""
+    try:
+        return steps_to_goal(config_from_dict(settings)) if settings.get("agent") in TABLE else None
+    except UserError:  # of another version
+        return None
 
 
 def _is_resumed(run: Run) -> bool:

@@ -1,0 +1,30 @@
+"""How many agent steps past runs of a preset needed to its goal, from which follows when a run is likely there."""
+
+import dataclasses
+import re
+
+from async_dqn.agents.table import find
+from async_dqn.settings.config import Config
+
+# The least and the most of the runs in results/pong, by agent and preset.
+STEPS_ON_PONG = {
+    ("dqn", "pong-fast"): (333_296, 798_360),
+    ("ppo", "pong"): (1_318_544, 1_318_544),
+}
+_FREE = {"env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "max_nonfinite"}
+
+
+def steps_to_goal(config: Config) -> tuple[int, int] | None:
+    """The least and the most that past runs needed; None where settings, goal or environment are not as they were."""
+    for (agent, preset), steps in STEPS_ON_PONG.items():
+        if agent == config.agent and re.fullmatch("(ale/)?pong(-v5)?", config.env.lower()):
+            usual = find(agent).Config.combine(find(agent).presets[preset], {})
+            if _learned(config) == _learned(usual):
+                return steps
+    return None
+
+
+def _learned(config: Config) -> dict[str, object]:
+    """The settings that decide on how many steps a run needs."""
+    names = [f.name for f in dataclasses.fields(config) if f.metadata["shared"] and f.name not in _FREE]
+    return {name: getattr(config, name) for name in [*names, "stop_at_return", "overlap_steps"]}
