@@ -30,6 +30,7 @@ from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
+from async_dqn.system import devices
 from async_dqn.system.memory import available_bytes
 
 
@@ -49,7 +50,11 @@ def part_of(config: Config, worker: int) -> Part:
 
 
 def make_agent(config: Config, worker: int = 0) -> Agent:
-    """One worker's agent. Raises UserError where environment, protocol and network do not go together."""
+    """One worker's agent, of settings that are decided for this machine.
+
+    Raises UserError where environment, protocol and network do not go together.
+    """
+    config = devices.decided(config)
     agent = table.find(config.agent)(config, preflight.resolve(config), worker)
     if config.normalize_observations:
         _normalize_observations(agent)

@@ -21,6 +21,7 @@ from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import read_regular, write_atomically
 from async_dqn.run import provenance
 from async_dqn.settings.config import Config
+from async_dqn.system import processor
 
 FORMAT = 2  # of run directories; 1 had one network without a name, and counters by position
 _ENDING = 20.0  # seconds that processes may take to end once the command that started them was killed
@@ -200,7 +201,7 @@ class RunDirectory:
             "versions": provenance.versions(),
             "host": {
                 "name": platform.node(),
-                "cpu": provenance.cpu_name(),
+                "cpu": processor.name(),
                 "cores": os.cpu_count(),
                 "system": platform.platform(),
             },

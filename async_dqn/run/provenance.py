@@ -1,4 +1,4 @@
-"""What made a result: versions of packages, the processor, the commit."""
+"""What made a result: versions of packages, the commit."""
 
 import importlib.metadata
 import platform
@@ -18,20 +18,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def cpu_info() -> dict[str, str]:
-    """What /proc/cpuinfo says of the first core; nothing where there is none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def cpu_name() -> str:
-    """The processor's name, or else the machine's kind."""
-    return cpu_info().get("model name", platform.machine())
 
 
 def git_revision() -> str | None:

@@ -105,8 +105,8 @@ class NetworkSettings(Fields):
     compute_dtype: str = setting(
         "float32",
         "What the network computes in; parameters and outputs are float32 always. bfloat16 pays only where the "
-        "processor is made for it (`bench` tells).",
-        choices=DTYPES,
+        "processor is made for it; auto: bfloat16 there, float32 elsewhere and on GPUs.",
+        choices=("auto", *DTYPES),
         shared=False,
     )
 

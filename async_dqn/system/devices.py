@@ -5,6 +5,7 @@ runtime alike.
 """
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 from async_dqn.base.errors import UserError
 from async_dqn.settings.config import Config
+from async_dqn.system import processor
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:
@@ -79,6 +81,27 @@ def check_gpu(config: Config, say: Callable[[str], None]) -> None:
     say(f"warning: {fault}; computing on the CPU")
 
 
+def decided(config: Config) -> Config:
+    """The settings with the `compute_dtype` that auto stands for in this process. After `hide_gpus`."""
+    if config.compute_dtype != "auto":
+        return config
+    return dataclasses.replace(config, compute_dtype=processor.best_dtype(processor.flags(), on_gpu=_on_gpu()))
+
+
+def say_dtype(config: Config, say: Callable[[str], None]) -> None:
+    """Says what networks compute in, and where this machine is not made for that: a resumed run keeps what it had."""
+    is_slow = config.compute_dtype == "bfloat16" and processor.best_dtype(processor.flags(), on_gpu=False) != "bfloat16"
+    hint = "; this processor has no instructions for it: float32 is faster here" if is_slow and not _on_gpu() else ""
+    say(f"computing in {config.compute_dtype}{hint}")
+
+
+def _on_gpu() -> bool:
+    """Whether this process computes on a card that it was left."""
+    import tensorflow as tf
+
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" and bool(tf.config.list_physical_devices("GPU"))
+
+
 def threads_of_worker(threads: int, num_here: int) -> int:
     """Threads to compute with: the setting, or this machine's cores shared out over its workers."""
     return threads or max(1, len(os.sched_getaffinity(0)) // num_here)
@@ -129,6 +152,8 @@ def take_share(config: Config, place: int, num_here: int, say: Callable[[str], N
       The number of threads to compute with.
     """
     check_gpu(config, say)
+    if not place:
+        say_dtype(config, say)
     num_threads = threads_of_worker(config.threads, num_here)
     if config.pin and not config.threads and num_here > 1:
         keep_to_cores(place, num_here)

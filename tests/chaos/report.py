@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.run import provenance
+from async_dqn.system import processor
 
 
 @dataclass
@@ -68,7 +69,7 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
     return {
         "command": " ".join(command),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "cpu": provenance.cpu_name(),
+        "cpu": processor.name(),
         "system": platform.platform(),
         "versions": provenance.versions(),
     }

@@ -154,3 +154,17 @@ def test_a_card_that_tensorflow_sees_needs_no_word(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["GPU:0"])
     devices.check_gpu(Config(gpus="0"), pytest.fail)
+
+
+@pytest.mark.parametrize("setting", ["auto", "float32", "bfloat16"])
+@pytest.mark.parametrize("flags", [["avx2"], ["avx2", "avx512_bf16"]])
+def test_what_is_computed_in_is_left_to_the_processor_with_auto_alone_and_said(monkeypatch, setting, flags):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setattr(devices.processor, "flags", lambda: flags)
+    made_for = "bfloat16" if "avx512_bf16" in flags else "float32"
+    config = devices.decided(Config(compute_dtype=setting))
+    assert config == Config(compute_dtype=made_for if setting == "auto" else setting)
+    said = []
+    devices.say_dtype(config, said.append)
+    assert said[0].startswith(f"computing in {config.compute_dtype}")
+    assert ("float32 is faster here" in said[0]) == (setting == "bfloat16" and made_for == "float32")
