@@ -3,6 +3,7 @@
 #
 #   launch/compare.sh --quick                    CartPole, minutes
 #   launch/compare.sh --logdir=runs/compare      Pong, hours; the same line again goes on where it was left
+#   launch/compare.sh --study=sharing            CartPole in many ways, to runs/CartPole-v1-sharing-TIME
 #   launch/compare.sh --help     every flag
 
 set -euo pipefail

@@ -189,24 +189,18 @@ def game_table(name: str) -> str:
 
 
 def algorithms_table() -> str:
-    """What each algorithm is, how it can be trained, and the agent steps that it needed on CartPole."""
+    """What each algorithm is, which actions it knows, and the agent steps that it needed on CartPole."""
     from async_dqn.agents.table import TABLE, find
 
     found, rows = read("studies/algorithms/results.json"), []
     for name in TABLE:
         agent = find(name)
-        fields = {field.name for field in dataclasses.fields(agent.Config)}
-        ways = ["one process"]
-        if agent.distributed:
-            ways += ["parameter servers" + (", synchronous" if name == "paac" else "")]
-            ways += ["shared memory"] if name != "paac" else []
-        ways += ["one learner for many actors"] if agent.distributed and fields & {"replay", "parallelism"} else []
         actions = "discrete, continuous" if agent.continuous_actions else "discrete"
         runs = [run for run in found["runs"] if run["kind"] == name]
         steps = [run["agent steps to the goal"] for run in runs if "agent steps to the goal" in run]
         cell = spread(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)} runs"
-        rows.append([f"`{name}`", agent.summary, actions, "; ".join(ways), cell])
-    head = ["`--agent`", "what it is", "actions", "trains in or over", "agent steps to 195 on CartPole"]
+        rows.append([f"`{name}`", agent.summary, actions, cell])
+    head = ["`--agent`", "what it is", "actions", "agent steps to 195 on CartPole"]
     call = found["calls"][-1]
     origin = made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
     return table(head, rows).replace("---:", "---") + origin  # most of it is text

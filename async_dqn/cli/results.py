@@ -1,7 +1,5 @@
 """Commands that show, hand on, compare and measure what training brings."""
 
-import dataclasses
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
 from async_dqn.run.directory import default_logdir
 from async_dqn.run.progress import Progress
-from async_dqn.settings.config import DTYPES, Config
+from async_dqn.settings.config import DTYPES
 from async_dqn.system import devices, signals
 from async_dqn.tools import pretrained
 
@@ -74,12 +72,14 @@ def _bench(call: Call) -> int:
 
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
     overrides = {} if values.compute_dtype is None else {"compute_dtype": values.compute_dtype}
+    replay = {"replay_capacity": values.replay_capacity, "warmup_steps": values.warmup_steps}
     plan = Plan(
         work=values.work,
         is_quick=values.quick,
         seconds=seconds if values.seconds is None else values.seconds,
         num_ps=values.num_ps,
         num_workers=values.num_workers,
+        replay={name: value for name, value in replay.items() if value is not None},
         overrides=overrides if values.peer == "none" else overrides | {"gpus": "none"},  # peers compute on the CPU
     )
     bench = Bench(
@@ -168,14 +168,9 @@ def _status(call: Call) -> int:
 
 def _agents(call: Call) -> int:
     del call
-    for name in table.TABLE:
-        agent = table.find(name)
-        own = [field.name for field in dataclasses.fields(agent.Config) if not hasattr(Config, field.name)]
-        print(f"{name}: {agent.summary}")
-        print(f"  presets: {', '.join(agent.presets)}")
-        print(f"  its own metrics: {', '.join(agent.metrics)}")
-        print(textwrap.fill(f"its own flags: --{', --'.join(own)}", 100, initial_indent="  ", subsequent_indent="    "))
-    print("package.module:NAME: one of your own, see docs/extending.md")
+    from async_dqn.tools import agents
+
+    print(agents.listing())
     return 0
 
 
@@ -197,7 +192,7 @@ _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "Which: best (by the mean return of 100 games), newest, or its agent steps [best, or newest where there is none].",
 )
 COMMANDS = {
-    "agents": Command("List the algorithms: what each is, its presets and its flags.", _agents),
+    "agents": Command("List the algorithms: what each is and can be trained in, its presets and its flags.", _agents),
     "games": Command(
         "List the Atari games that are installed, as --env takes them, with their numbers of actions.", _games
     ),
@@ -247,7 +242,7 @@ COMMANDS = {
     "compare": Command(
         "Train standard and asynchronous agents on the same work, in turn, and report on them.",
         _compare,
-        logdir="Folder of the comparison [runs/ENV-compare-TIME].",
+        logdir="Folder of the comparison [runs/ENV-compare-TIME; with --study runs/CartPole-v1-STUDY-TIME].",
         trains=True,
         options=(
             ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
@@ -291,6 +286,8 @@ COMMANDS = {
             ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", "What is learned."),
             ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
+            ("replay_capacity", Whole(), None, "Transitions in replay, of a peer's too [those of --work]."),
+            ("warmup_steps", Whole(), None, "Agent steps before training, of a peer's too [those of --work]."),
             ("num_ps", Whole(), 1, "Parameter servers of the cluster that is measured."),
             ("num_workers", Whole(), 2, "Its workers."),
             ("soak_minutes", Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),

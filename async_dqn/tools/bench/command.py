@@ -131,7 +131,8 @@ def measure_in_turn(cases: Sequence[Case], repetitions: int, show: Callable[[str
     """Measures every case once, then all of them again, so that whatever slows the machine meets all alike.
 
     Gives for each measurement "section", "name", "repetition", "seconds" that it took, and "values", or "error": why it
-    failed. `show` takes a line on how far it is.
+    failed; where ratios are made of it also "others": the share of the cores that other programs took meanwhile. `show`
+    takes a line on how far it is.
     """
     begin, total = time.monotonic(), repetitions * len(cases)
     for index in range(total):
@@ -140,10 +141,13 @@ def measure_in_turn(cases: Sequence[Case], repetitions: int, show: Callable[[str
         left = (started - begin) * (total - index) / index if index else math.inf
         times = f"{format_seconds(started - begin)} gone, {format_seconds(left)} left"
         show(f"{index + 1} of {total}: {case.section}: {case.name} | {times}")
+        others = machine.Others() if case.section in tables.RATIO_SECTIONS else None
         outcome = _outcome(case.measure)
         if "error" not in outcome:
             outcome = {"values": {what: float(value) for what, value in outcome.items() if math.isfinite(value)}}
         seconds = round(time.monotonic() - started, 3)
+        if others:
+            outcome["others"] = round(others.share(), 3)
         yield {"section": case.section, "name": case.name, "repetition": repetition, "seconds": seconds, **outcome}
 
 

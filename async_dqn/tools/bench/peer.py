@@ -11,8 +11,9 @@ from pathlib import Path
 
 from async_dqn.base.errors import RunError, UserError, one_line
 from async_dqn.run.progress import count
+from async_dqn.settings.config import ReplaySettings
 from async_dqn.tools.bench.programs import LOG, Program, Row, measure
-from async_dqn.tools.bench.work import Case, Plan
+from async_dqn.tools.bench.work import Case, Plan, config
 
 TITLE = "Stable-Baselines3 DQN"
 SCRIPT = Path(__file__).parent / "peers" / "sb3_dqn.py"
@@ -35,14 +36,18 @@ print(json.dumps({"python": platform.python_version()} | versions))
 
 def cases(python: Path, plan: Plan) -> list[Case]:
     """The peer with eight environments, as ours, and with one, as most use it."""
-    made = {f"{TITLE}, {count(n, 'environment')}": program(python, n) for n in ([8] if plan.is_quick else [8, 1])}
+    work, numbers = config(plan), [8] if plan.is_quick else [8, 1]
+    assert isinstance(work, ReplaySettings)
+    replay = (work.replay_capacity, work.warmup_steps)
+    made = {f"{TITLE}, {count(n, 'environment')}": program(python, n, *replay) for n in numbers}
     return [Case("programs", name, functools.partial(measure, one, plan.seconds)) for name, one in made.items()]
 
 
-def program(python: Path, num_envs: int) -> Program:
-    """The peer with so many environments."""
+def program(python: Path, num_envs: int, replay_capacity: int, warmup_steps: int) -> Program:
+    """The peer with so many environments, transitions in replay, and agent steps before it trains."""
+    numbers = [str(number) for number in (num_envs, replay_capacity, warmup_steps)]
     return Program(
-        command=lambda folder: [str(python), "-I", str(SCRIPT), str(num_envs)],
+        command=lambda folder: [str(python), "-I", str(SCRIPT), *numbers],
         rows=lambda folder: read_rows(folder / LOG),
     )
 

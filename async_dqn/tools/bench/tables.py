@@ -13,6 +13,10 @@ _TITLES = {
     "learning": "What learning pays for speed",
 }
 
+RATIO_SECTIONS = ("programs", "limit")  # whose measurements are compared with each other
+MAX_OTHERS = 0.1  # share of the cores that other programs may take during a measurement that a ratio is made of
+_BUSY = "machine was busy"
+
 Result = Mapping[str, Any]  # of one measurement, as `command.measure_in_turn` gives it
 Row = Mapping[str, Mapping[int, float]]  # {metric: {repetition: value}} of one case
 
@@ -27,8 +31,9 @@ def report(data: Mapping[str, Any]) -> str:
         failed = [result for result in results if result["section"] == section and "error" in result]
         blocks.append("\n".join(f"- **failed**: {result['name']}: {result['error']}" for result in failed))
         if section == "programs":
+            if ratios := ratio_table(results):
+                blocks += ["Ratios: the median of the ratios of each repetition.", ratios]
             captioned = {
-                "Ratios: the median of the ratios of each repetition.": ratio_rows(rows, collect(results, "limit")),
                 "Each process: the CPU time it takes, and its memory at the end of the window.": process_rows(rows, ""),
                 "Where the time of each worker's cycle goes.": process_rows(rows, " %"),
             }
@@ -51,9 +56,11 @@ def _origin(data: Mapping[str, Any]) -> str:
     lines = [
         f"`{origin['command']}`, {origin['date']}",
         "; ".join(text for text, is_true in measured.items() if is_true),
-        f"{origin['cpu']} ({flags}), {origin['cores']} cores, {origin['memory GB']:g} GB; {origin['system']}",
+        f"{origin['cpu']} ({'; '.join(filter(None, [origin.get('cpu model'), flags]))}), {origin['cores']} cores, "
+        f"{origin['memory GB']:g} GB; {origin['system']}",
         f"{_versions(origin['versions'])}; revision {origin['git revision'] or 'unknown'}",
-        *(f"{name}: {_versions(found)}" for name, found in origin.get("peers", {}).items()),
+        *(f"{name}: {_versions(found)}; it computes in float32" for name, found in origin.get("peers", {}).items()),
+        *([f"our programs compute in {plan['settings']['compute_dtype']}"] if origin.get("peers") else []),
         "cells are the median of all repetitions and [least - most]",
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -68,6 +75,11 @@ def _warnings(data: Mapping[str, Any]) -> str:
     lines = [f"the machine was busy: {line}" for line in data["busy"]]
     if data.get("interrupted"):
         lines.append(f"interrupted after {len(data['results'])} of {data['plan']['measurements']} measurements")
+    if taken := [result["others"] for result in data["results"] if _is_busy(result)]:
+        lines.append(
+            f"other programs took up to {max(taken):.0%} of the cores during {len(taken)} of "
+            f"{len(data['results'])} measurements; no ratios are made where it was more than {MAX_OTHERS:.0%}"
+        )
     if data["plan"]["repetitions"] == 1:
         lines.append("one repetition says nothing on how much these figures vary")
     return "\n".join(f"**Warning: {line}.**  " for line in lines)
@@ -102,6 +114,24 @@ def process_rows(programs: Mapping[str, Row], unit: str) -> Mapping[str, Row]:
             if process and metric.endswith(" %") == (unit == " %"):
                 found.setdefault(name if process == name else f"{name}: {process}", {})[metric] = values
     return found
+
+
+def _is_busy(result: Result) -> bool:
+    """Whether other programs took too much of the machine meanwhile; an earlier version did not measure it."""
+    return result.get("others", 0.0) > MAX_OTHERS
+
+
+def ratio_table(results: Sequence[Result]) -> str:
+    """Of our programs to what they are compared with; where only busy repetitions have a ratio, it says so."""
+    calm = [result for result in results if not _is_busy(result)]
+    rows, trusted = (ratio_rows(*(collect(some, section) for section in RATIO_SECTIONS)) for some in (results, calm))
+
+    def text(to: str, name: str) -> str:
+        kept = trusted.get(to, {}).get(name, {})
+        return _BUSY if rows[to].get(name) and not kept else cell(list(kept.values()))
+
+    ours = list(dict.fromkeys(name for row in rows.values() for name in row))
+    return table(["", *ours], [[to, *(text(to, name) for name in ours)] for to in rows])
 
 
 def ratio_rows(programs: Mapping[str, Row], limits: Mapping[str, Row]) -> dict[str, Row]:

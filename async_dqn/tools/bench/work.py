@@ -55,7 +55,8 @@ class Plan:
       is_quick: a first look: fewer cases, shorter windows.
       seconds: for which a whole program is measured.
       num_ps, num_workers: size of the cluster.
-      overrides: settings in place of the work's.
+      overrides: settings in place of the work's, and of what the section `learning` trains.
+      replay: replay_capacity and warmup_steps in place of the work's.
 
     Raises:
       UserError: at construction, naming the value and what is allowed.
@@ -67,6 +68,7 @@ class Plan:
     num_ps: int = 1
     num_workers: int = 2
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    replay: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 1 <= self.seconds <= 86_400:
@@ -78,4 +80,4 @@ def config(plan: Plan, agent: str = AGENT, /, **changes: Any) -> Config:
     """The settings of the plan for an agent with DQN's presets, with `changes`."""
     preset, own = WORKS[plan.work]
     size = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    return table.make_config(agent, preset, {**own, **size, **plan.overrides, **changes})
+    return table.make_config(agent, preset, {**own, **size, **plan.replay, **plan.overrides, **changes})

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from cluster_helpers import processes_naming, wait_until
 
+from async_dqn.agents import table
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.cli import main as command_line
 from async_dqn.run.progress import Progress
-from async_dqn.tools.bench import command, machine, peer, soak, tables
+from async_dqn.tools.bench import command, machine, peer, programs, soak, tables
 from async_dqn.tools.bench.command import Bench
-from async_dqn.tools.bench.work import Case, Plan
+from async_dqn.tools.bench.sections import learning_cases
+from async_dqn.tools.bench.work import Case, Plan, config
 
 CARTPOLE = {
     "env": "CartPole-v1",
@@ -85,6 +87,8 @@ def run(tmp_path, **options):
         (["--seconds=0"], "at least 1"),
         (["--soak_minutes=nan"], "at least 0"),
         (["--num_ps=0"], "at least 1"),
+        (["--replay_capacity=5"], "at least"),
+        (["--warmup_steps=0"], "at least 1"),
         (["--num_workers=0"], "at least 1"),
         (["--peer_python=python"], "--peer"),
         (["--peer=sb3", "--sections=parts"], "programs"),
@@ -131,6 +135,28 @@ def test_flags_become_a_bench(monkeypatch, tmp_path, arguments, expected):
     assert (made.repetitions, made.plan.seconds, made.sections, made.plan.overrides) == expected
     assert (made.plan.num_ps, made.plan.num_workers, made.plan.work) == (2, 3, "nature")
     assert made.output.parent == Path("runs") and os.listdir() == []
+
+
+def test_replay_and_warm_up_are_set_for_all_programs_but_those_of_learning(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
+    monkeypatch.setattr(command, "run_bench", lambda bench: seen.append(bench) or 0)
+    assert command_line.main(["bench", "--replay_capacity=20_000", "--warmup_steps=700"]) == 0
+    plan = seen[0].plan
+    assert (config(plan).replay_capacity, config(plan).warmup_steps) == (20_000, 700)
+    (case, *_) = peer.cases(Path("/p"), plan)
+    assert list(case.measure.args[0].command(tmp_path))[-2:] == ["20000", "700"]
+    trained = []
+    monkeypatch.setattr(programs, "learn", lambda job, made: trained.append(made) or {})
+    learning_cases(plan)[0].measure()
+    assert trained[0].replay_capacity == table.make_config("dqn", "cartpole", {}).replay_capacity
+
+
+def test_what_other_programs_take_meanwhile_is_measured_where_ratios_are_made(monkeypatch):
+    monkeypatch.setattr(machine.Others, "share", lambda self: 0.25)
+    cases = [Case(section, "a", lambda: {"ms": 1.0}) for section in ("programs", "parts", "limit")]
+    results = list(command.measure_in_turn(cases, 1, lambda line: None))
+    assert [one.get("others") for one in results] == [0.25, None, 0.25]
 
 
 def test_cases_are_measured_in_turn():

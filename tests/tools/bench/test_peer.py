@@ -103,8 +103,8 @@ def test_cases_are_rows_of_the_programs_table():
 
 
 def test_a_peer_s_rows_come_from_its_output(tmp_path):
-    program = peer.program(Path("/a/python"), 8)
-    assert list(program.command(tmp_path))[0] == "/a/python"
+    program = peer.program(Path("/a/python"), 8, 3_000, 500)
+    assert list(program.command(tmp_path)) == ["/a/python", "-I", str(peer.SCRIPT), "8", "3000", "500"]
     assert program.rows(tmp_path) == []
     (tmp_path / programs.LOG).write_text('banner\n{"wall_seconds": 1}\n\n{"wall_seco')
     assert program.rows(tmp_path) == [{"wall_seconds": 1}]
@@ -133,7 +133,7 @@ def sb3(monkeypatch):
 
 def test_sb3_does_the_same_work(sb3):
     work = config(Plan(work=PEER_WORK))
-    sb3.make_model(8)
+    sb3.make_model(8, work.replay_capacity, work.warmup_steps)
     given = sb3.DQN.call_args.kwargs
     assert given["batch_size"] == work.batch_size
     assert given["buffer_size"] == work.replay_capacity
@@ -152,7 +152,7 @@ def test_sb3_does_the_same_work(sb3):
 
 @pytest.mark.parametrize("num_envs", [1, 2, 4, 8, 16])
 def test_sb3_makes_one_minibatch_per_four_agent_steps(sb3, num_envs):
-    sb3.make_model(num_envs)
+    sb3.make_model(num_envs, 50_000, 2_000)
     given = sb3.DQN.call_args.kwargs
     vector_steps, unit = given["train_freq"]
     assert unit == "step" and vector_steps * num_envs / given["gradient_steps"] == 4

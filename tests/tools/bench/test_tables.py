@@ -90,6 +90,19 @@ def test_ours_are_compared_with_the_baseline_each_peer_and_each_limit():
     }
 
 
+def busy(result, share=0.4):
+    return result | {"others": share}
+
+
+def test_no_ratio_is_made_of_what_a_busy_machine_measured():
+    calm = [program("baseline", 0, 200.0), program(LOCAL, 0, 300.0), busy(program(PEER, 0, 100.0), tables.MAX_OTHERS)]
+    text = tables.ratio_table([*calm, program("baseline", 1, 1.0), busy(program(LOCAL, 1, 999.0))])
+    assert "| to baseline | - | 1.50 |" in text and f"| to {PEER} | 2.00 | 3.00 |" in text
+    text = tables.report(data([*calm[:2], busy(program(PEER, 0, 5.0))]))
+    assert "| to baseline | - | 1.50 |" in text and "up to 40% of the cores during 1 of 3 measurements" in text
+    assert f"| to {PEER} | machine was busy | machine was busy |" in text
+
+
 def test_processes_have_a_row_each():
     results = [
         program("baseline", 0, 1.0, **{"resident MB: baseline": 500.0, "acting %: baseline": 10.0}),
@@ -139,11 +152,13 @@ def test_a_failure_is_told_with_its_reason_beside_what_was_measured():
 
 def test_the_report_survives_json_and_names_machine_command_and_versions():
     made = data([program("baseline", 0, 1.0), result("parts", "acting", 0, {"ms": 1.0})])
-    made["origin"]["peers"] = {"Their DQN": {"torch": "2.13.0"}}
+    made["origin"] |= {"peers": {"Their DQN": {"torch": "2.13.0"}}, "cpu model": "family 26, model 2, stepping 1"}
+    made["plan"]["settings"] = {"compute_dtype": "bfloat16"}
     text = tables.report(made)
     assert tables.report(json.loads(json.dumps(made))) == text
-    for words in ("async-dqn bench", "2026-11-21", "A CPU", "avx2", "2 cores", "python 3.11", "torch 2.13.0"):
+    for words in ("async-dqn bench", "2026-11-21", "A CPU", "stepping 1; avx2", "2 cores", "python 3.11"):
         assert words in text
+    assert "torch 2.13.0; it computes in float32" in text and "our programs compute in bfloat16" in text
     assert "Warning" not in text
 
 

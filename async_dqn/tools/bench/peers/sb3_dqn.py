@@ -1,5 +1,5 @@
 """Trains Stable-Baselines3's DQN on Pong until it is told to end; says how far it is, a JSON object a line. Takes
-the number of environments.
+the number of environments, the transitions in replay, and the agent steps before training.
 
 The work is "nature" of `async_dqn.tools.bench.work`: the network of Mnih et al. 2015, one minibatch of 32 for every
 four agent steps. Whatever that leaves open is as Stable-Baselines3 has it.
@@ -47,7 +47,7 @@ class Progress(BaseCallback):
         return True
 
 
-def make_model(num_envs: int) -> DQN:
+def make_model(num_envs: int, replay_capacity: int, warmup_steps: int) -> DQN:
     """The agent and its environments, at exactly one minibatch per four agent steps."""
     vector_steps, minibatches = max(1, _TRAIN_PERIOD // num_envs), max(1, num_envs // _TRAIN_PERIOD)
     assert vector_steps * num_envs == _TRAIN_PERIOD * minibatches, f"{num_envs} environments do not divide evenly"
@@ -62,8 +62,8 @@ def make_model(num_envs: int) -> DQN:
         "CnnPolicy",
         VecFrameStack(env, 4),
         learning_rate=2.5e-4,
-        buffer_size=50_000,
-        learning_starts=2_000,
+        buffer_size=replay_capacity,
+        learning_starts=warmup_steps,
         batch_size=32,
         gamma=0.99,
         train_freq=(vector_steps, "step"),
@@ -80,4 +80,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     gymnasium.register_envs(ale_py)
-    make_model(int(sys.argv[1])).learn(10**9, callback=Progress())
+    make_model(*map(int, sys.argv[1:4])).learn(10**9, callback=Progress())
