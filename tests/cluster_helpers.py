@@ -338,6 +338,9 @@ class _Worker:
             self.store.leave()
         return pulled
 
+    def copy(self, whole: bool) -> dict[str, np.ndarray] | None:
+        return self.store.copy(whole=whole)
+
     def wait_until_ready(self, deadline: float) -> None:
         self.store.wait_until_ready(deadline, lambda: False)
 

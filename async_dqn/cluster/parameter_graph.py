@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
-from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows
-from async_dqn.cluster.shards import Push, Shard, make_shards, variables
+from async_dqn.cluster.ledger import Ledger, LedgerOperations, MemberState, initial_rows
+from async_dqn.cluster.shards import Copied, Push, Shard, make_shards, variables
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.nn.module import Module
 from async_dqn.store.base import Counters, EpisodeReport
@@ -158,6 +158,12 @@ class ParameterGraph:
         self.counted_up_to = tf.compat.v1.placeholder(tf.int64, self.shards[0].record.shape)
         self.read = [shard.read(self.counted_up_to) for shard in self.shards]
         self.generations = [shard.generation() for shard in self.shards]
+        with tf.control_dependencies([self.ledger]):  # it says what shards should have applied at this moment
+            gate = tf.no_op()
+        self.copied: dict[bool, list[Copied]] = {}
+        for whole in (False, True):
+            with tf.control_dependencies([gate]):
+                self.copied[whole] = [shard.copied(whole=whole) for shard in self.shards]
         self.refreshes, self.num_updates = _int64(), _int64()
         self.values: dict[tuple[int, str, str], tf.Tensor] = {}
         self.written: list[tf.Tensor] = []
@@ -175,6 +181,11 @@ class ParameterGraph:
             self.initialized += shard.is_initialized()
         with tf.device(self._ledger.device):
             self.initialized.append(tf.raw_ops.VarIsInitializedOp(resource=self._ledger.handle))
+
+    def stamp(self, ledger: Ledger) -> np.ndarray:
+        """What the stamps of every shard are once all that the ledger has counted is applied there: see `Copied`."""
+        orders = [member.admitted for member in ledger.members]
+        return np.array([ledger.generation, ledger.counters.target_refreshes, *orders], np.int64)
 
     def _placeholders(self, dtype: Any, shape: list[int | None]) -> dict[str, list[tf.Tensor]]:
         return {name: [tf.compat.v1.placeholder(dtype, shape) for _ in self.shards] for name in self.names}

@@ -15,7 +15,7 @@ from async_dqn.cluster.channel import Channel, Outages, Step
 from async_dqn.cluster.ledger import Ledger, MemberState, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession
-from async_dqn.cluster.saved_state import read_state, write_state
+from async_dqn.cluster.saved_state import copy_state, read_state, write_state
 from async_dqn.cluster.segments import Segments, SharedSegments
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.nn.aligned import aligned_empty
@@ -141,7 +141,7 @@ class RemoteParameterStore:
         """Raises Outage where everyone has to join again, RunError where only this worker is no longer the member."""
         ledger = self.read_ledger()
         if ledger.generation != self._generation:
-            raise self._outages.begin(Outage("the parameters were restored from a checkpoint"))
+            raise self._outages.begin(Outage("worker 0 has restored the parameters"))
         state = ledger.members[self._worker].state
         reason = "another process has taken its place" if state is MemberState.ACTIVE else "its lease ran out"
         raise RunError(f"worker {self._worker}: {reason} while it stood still; the run has gone on without it")
@@ -375,6 +375,14 @@ class RemoteParameterStore:
 
     def state(self) -> dict[str, np.ndarray]:
         return read_state(self._counts, self._nodes, self.modules, hold=new_token(), deadline=self._deadline)
+
+    def copy(self, *, whole: bool) -> dict[str, np.ndarray] | None:
+        """As `state`, but nobody is held up. None where others were at work meanwhile: it may be tried again.
+
+        Args:
+          whole: targets and slots as well.
+        """
+        return copy_state(self._counts, self._nodes, self.modules, whole=whole)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.modules)

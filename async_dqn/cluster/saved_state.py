@@ -7,6 +7,9 @@ ends. Under a quorum nothing is ever missing on a shard. The gradients of the op
 count as dropped. Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its
 chief was lost, nobody else would.
 
+**Copying** holds nobody up. It reads the ledger, then each shard, and what is applied there before and after. If that
+is what the ledger says, all of it is of the moment in which the ledger was read. Else there is no copy.
+
 **Writing** gives the parameters a new generation, on every shard together with the values. What was admitted before
 belongs to an older one, and is refused however late it arrives.
 """
@@ -51,11 +54,26 @@ def read_state(
         shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
         before = parse(channel.run_again(nodes.release, feed))
         if _is_of_one_moment(ledger, before, hold + attempt):
-            counters, open_gradients = parse(rows).counters, parse(rows).gradients
-            return _whole(counters._replace(dropped=counters.dropped + open_gradients), shards, modules)
+            return _whole(_saved(parse(rows)), shards, modules)
         if time.monotonic() > end:
             break
     raise RunError("the parameters were not saved: others went on, or restored them, at each try")
+
+
+def copy_state(
+    channel: Channel, nodes: ParameterGraph, modules: Sequence[Module], *, whole: bool
+) -> dict[str, np.ndarray] | None:
+    """As `read_state`, without targets and slots unless it is to be whole. None: others were at work meanwhile."""
+    rows, shards = channel.run_again([nodes.ledger, nodes.copied[whole]])
+    ledger = parse(rows)
+    if ledger.generation <= 0 or not all((shard.stamps == nodes.stamp(ledger)).all() for shard in shards):
+        return None
+    return _whole(_saved(ledger), [shard.values for shard in shards], modules)
+
+
+def _saved(ledger: Ledger) -> Counters:
+    """The counters without what is in an open version, which is not saved."""
+    return ledger.counters._replace(dropped=ledger.counters.dropped + ledger.gradients)
 
 
 def _is_of_one_moment(ledger: Ledger, before_release: Ledger, hold: int) -> bool:

@@ -48,6 +48,13 @@ class Push(NamedTuple):
     rates: tf.Tensor  # [M] float32
 
 
+class Copied(NamedTuple):
+    """What is read of a shard while it goes on. It is of one moment where both stamps are the same."""
+
+    stamps: tf.Tensor  # [2, S] int64: what was applied before anything was read, and what was begun by then
+    values: dict[str, dict[str, tf.Tensor]]  # {module: {name: array}}
+
+
 class Shard:
     """The operations on one shard, in the graph that is current at construction. All run on its ps.
 
@@ -121,6 +128,31 @@ class Shard:
 
         with tf.device(self.device):
             return self._critical.execute(body)
+
+    def copied(self, *, whole: bool) -> Copied:
+        """What is here, without holding anybody up.
+
+        Args:
+          whole: targets and slots as well, not online parameters alone.
+        """
+        with tf.device(self.device):
+            before = self._critical.execute(lambda: tf.identity(self._stamp()))
+            with tf.control_dependencies([before]):
+                values = {
+                    module: {
+                        name: tf.identity(variable.read_value())
+                        for name, variable in shard.named.items()
+                        if whole or name == "online"
+                    }
+                    for module, shard in self.modules.items()
+                }
+            # The record is written before an update is applied: where it is as before, nothing was begun meanwhile.
+            with tf.control_dependencies([value for named in values.values() for value in named.values()]):
+                return Copied(tf.stack([before, self._stamp()]), values)
+
+    def _stamp(self) -> tf.Tensor:
+        """[S] int64, another one after whatever is applied here."""
+        return self.record.read_value()
 
     def generation(self) -> tf.Tensor:
         """That of the parameters, 0 where there are none yet."""

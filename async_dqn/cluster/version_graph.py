@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
-from async_dqn.cluster.ledger import LedgerOperations, order_of
+from async_dqn.cluster.ledger import Ledger, LedgerOperations, order_of
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.quorum import Quorum
 from async_dqn.cluster.shards import Push
@@ -71,6 +72,10 @@ class VersionGraph(ParameterGraph):
             self.pushed,
             {**nothing, **zeros, self.counts: Counters(), self.rates: [0.0] * len(self.names)},
         )
+
+    def stamp(self, ledger: Ledger) -> np.ndarray:
+        counters = ledger.counters
+        return np.array([ledger.generation, counters.target_refreshes, counters.updates], np.int64)
 
     def _gradients(self, k: int) -> dict[str, tf.Tensor]:
         """{module: gradient of one shard}, from a segment or sent."""

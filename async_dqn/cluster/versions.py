@@ -153,6 +153,10 @@ class VersionedShard(Shard):
         total = tf.reduce_sum(_read_rows(rows, tf.concat([taken, [self._sum_row]], 0)), 0)
         return total, [_write_row(rows, self._sum_row, tf.where(is_due, tf.zeros_like(total), total))]
 
+    def _stamp(self) -> tf.Tensor:
+        # Gradients that are taken out of their rows change nothing until the version is complete.
+        return tf.concat([self.record.read_value()[:ORDERS], self._progress.read_value()[:_LEFT]], 0)
+
     def _cleared(self, updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
         rows = [(row, tf.zeros(row.shape)) for row in (self._terms, *self._rows.values())]
         nothing_left = tf.zeros([self._progress.shape[0] - _LEFT], tf.int64)

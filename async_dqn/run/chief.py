@@ -4,7 +4,7 @@ import concurrent.futures
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ def exit_reason(stopped: int) -> str:
 class Chief:
     """Worker 0's second job, also the baseline's.
 
+    Attributes:
+      keep: takes what was read for a checkpoint: the store's state, and the plain values.
+
     Args:
       run: where to write.
       store: the global parameters.
@@ -83,6 +86,7 @@ class Chief:
         self._progress = progress
         self._needed = steps_to_goal(agent.config)
         self._forecast = Forecast(self._needed)
+        self.keep: Callable[[dict[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
         self._writing_best: concurrent.futures.Future | None = None
@@ -97,10 +101,27 @@ class Chief:
         self._next_best = -math.inf
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
 
-    def _begin(self, restored: Mapping[str, Any] | None, *, is_live: bool, was_cut_short: bool = False) -> None:
-        """Goes on from what a checkpoint holds, and cuts off what was written after it unless that counts."""
+    def _begin(
+        self,
+        restored: Mapping[str, Any] | None,
+        *,
+        is_live: bool,
+        was_cut_short: bool = False,
+        copied_steps: int | None = None,
+        steps_before: int = 0,
+    ) -> int:
+        """Goes on from what a checkpoint holds, and cuts off what was written after it unless that counts.
+
+        Args:
+          copied_steps: it is a copy of so many agent steps, and games of these may have been written later.
+          steps_before: so many were known of before, whatever metrics.csv says.
+
+        Returns:
+          The agent steps that it goes on from.
+        """
         config, run = self._config, self._run
         counters = self._store.add_counts(Counters())  # first: if it fails, nothing has changed yet
+        steps = counters.env_steps if copied_steps is None else copied_steps  # others may have gone on from it already
         self._tracker = EpisodeTracker(config.stop_at_return)
         self._num_episodes = 0
         self._started = time.monotonic()
@@ -121,18 +142,27 @@ class Chief:
             self._catch_up()
         else:
             last_steps = max((_as_int(row.get("env_steps", "")) for row in rows(run.metrics)), default=0)
-            self._steps_lost += max(0, last_steps - counters.env_steps)
+            self._steps_lost += max(0, max(last_steps, steps_before) - steps)
             position = itertools.count()
+
+            def is_kept(row: Mapping[str, str]) -> bool:
+                is_contained = copied_steps is not None and _as_int(row.get("env_steps", "")) <= steps
+                return next(position) < self._num_episodes or is_contained
+
             try:
-                rewind(run.episodes, lambda row: next(position) < self._num_episodes)
-                rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= counters.env_steps)
+                rewind(run.episodes, is_kept)
+                rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= steps)
             except OSError as error:
                 self._progress.say(f"warning: rows that no longer count stay in place: {error}")
+            if copied_steps is not None:
+                self._catch_up()
         self._metrics = CsvWriter(run.metrics, metric_fields(self._agent_metrics), self._progress.say)
         self._episodes = CsvWriter(run.episodes, EPISODE_FIELDS, self._progress.say)
         self._rates = RateTracker(counters, self._per_update)
-        self._saved_steps = counters.env_steps if restored is not None else -1  # in the newest checkpoint
+        is_saved = restored is not None and copied_steps is None
+        self._saved_steps = counters.env_steps if is_saved else -1  # in the newest checkpoint
         self._next_log = self._started + config.log_period
+        return steps
 
     def _catch_up(self) -> None:
         """Takes in what was written after the last checkpoint by the process that was the chief before."""
@@ -142,20 +172,34 @@ class Chief:
                 self._num_episodes += 1
                 self._tracker.add(report, self._offset)
 
-    def go_on_from(self, restored: Mapping[str, Any] | None) -> None:
-        """After the store was put back to a checkpoint (None: to the start) in the middle of the run."""
+    def go_on_from(
+        self, restored: Mapping[str, Any] | None, copied_steps: int | None = None, copy_age: str = ""
+    ) -> None:
+        """After the store was put back to a checkpoint (None: to the start) in the middle of the run.
+
+        Args:
+          copied_steps: it was a copy of so many agent steps instead; `restored` holds `values` of then.
+          copy_age: of that copy, for the terminal.
+        """
         wall_seconds, before = self.wall_seconds, self._client.counters.env_steps
         num_recoveries = self._ps_recoveries + 1
         faults = self._faults() | {"restarts": 0, "ps_recoveries": num_recoveries}  # restarts are still in the ledger
         self._metrics.close()
         self._episodes.close()
-        self._store.take_episodes()  # of games that the run no longer contains
-        self._begin(None if restored is None else dict(restored) | {"faults": faults}, is_live=False)
+        episodes = self._store.take_episodes()
+        now = self._begin(
+            None if restored is None else dict(restored) | {"faults": faults},
+            is_live=False,
+            copied_steps=copied_steps,
+            steps_before=before,
+        )
         self._ps_recoveries = num_recoveries
         self._offset = wall_seconds  # what was lost has taken its time all the same
-        now = self._store.add_counts(Counters()).env_steps
+        if copied_steps is not None:
+            self._take_in(episode for episode in episodes if episode.env_steps <= now)
+        source = "the checkpoint" if copied_steps is None else f"worker 0's copy ({copy_age})"
         self._progress.say(
-            f"restored the checkpoint at {now:,} agent steps: {max(0, before - now):,} agent steps of work are lost"
+            f"restored {source} at {now:,} agent steps: {max(0, before - now):,} agent steps of work are lost"
         )
 
     def _faults(self) -> dict[str, int]:
@@ -190,11 +234,7 @@ class Chief:
     def log(self) -> Counters:
         """Writes one row of global metrics and shows it. Gives the counters it was made from."""
         counters, self._workers = self._store.check()  # first: who is no longer the chief takes no games
-        for episode in self._store.take_episodes():
-            self._num_episodes += 1
-            self._tracker.add(episode, self.wall_seconds)
-            row = episode._asdict() | {"time": f"{episode.time:.3f}"}
-            self._episodes.write(row)
+        self._take_in(self._store.take_episodes())
         row = {
             "wall_seconds": self.wall_seconds,
             "env_steps": counters.env_steps,
@@ -216,6 +256,12 @@ class Chief:
             self._store.add_counts(Counters(stopped=Stop.SOLVED))
         self._keep_best()
         return counters
+
+    def _take_in(self, episodes: Iterable[EpisodeReport]) -> None:
+        for episode in episodes:
+            self._num_episodes += 1
+            self._tracker.add(episode, self.wall_seconds)
+            self._episodes.write(episode._asdict() | {"time": f"{episode.time:.3f}"})
 
     def _keep_best(self) -> None:
         """Writes the networks beside the checkpoints where their games were the best so far."""
@@ -250,16 +296,22 @@ class Chief:
             self._saved_steps = counters.env_steps
         else:
             self._progress.say("warning: the parameters are not finite; they are not saved over the last checkpoint")
-        values = {
+        values = self.values()
+        if is_finite:
+            self.keep(state, values)
+        arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
+        summary = self.summary(counters, exit_reason)
+        self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
+
+    def values(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the store's state, for JSON."""
+        return {
             "wall_seconds": self.wall_seconds,
             "clock": [_boot_id(), time.monotonic()],
             "num_episodes": self._num_episodes,
             "episodes": self._tracker.state(),
             "faults": self._faults(),
         }
-        arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
-        summary = self.summary(counters, exit_reason)
-        self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
 
     def _write(
         self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any], summary: dict[str, Any]

@@ -19,8 +19,9 @@ from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import load_newest, restore_run
 from async_dqn.run.separate import SeparateLearner
+from async_dqn.run.standby import Standby
 from async_dqn.run.training import Training
-from async_dqn.store.base import Counters, Stop
+from async_dqn.store.base import Counters, Stop, counter_state, saved_counters
 from async_dqn.store.client import ParameterClient
 from async_dqn.store.round_trip import RoundTripClient
 from async_dqn.store.shared_memory import SharedMemoryStore
@@ -35,6 +36,8 @@ class _Start(NamedTuple):
 
     restored: dict[str, Any] | None
     is_live: bool
+    copied_steps: int | None = None  # not a checkpoint but a copy of so many agent steps
+    copy_age: str = ""
 
 
 class WorkerRun:
@@ -62,6 +65,7 @@ class WorkerRun:
         self._store, self._progress, self._should_stop = store, progress, should_stop
         self._start = _Start(None, is_live=False)
         self._chief: Chief | None = None
+        self._standby: Standby | None = None  # the chief's, where there are parameter servers
         self._joined_at = 0.0  # when this worker joined, by the monotonic clock
         self._has_begun = False  # config.json is this process's own
         self._unsaved = ""  # what of the end could not be saved
@@ -99,7 +103,7 @@ class WorkerRun:
                 if self._index == 0 and self._chief is None:
                     self._chief = self._make_chief(client, training)
                 rescue = functools.partial(self._rescue, client) if self._leave else None
-                training.run(self._chief.tick if self._chief else lambda: None, self._should_stop, rescue)
+                training.run(self._tick, self._should_stop, rescue)
                 code = self._end(client)
             except RunFailed as error:
                 self._fail(error, client)
@@ -111,6 +115,8 @@ class WorkerRun:
                     return 130
         training.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
         training.close()
+        if self._standby:
+            self._standby.close(_PATIENCE)
         self._store.close()
         if self._unsaved:
             raise RunError(self._unsaved)
@@ -157,16 +163,23 @@ class WorkerRun:
             self._store.initialize(initial_parameters(self._agent.modules, self._config.seed))
         return restored
 
-    def _restore(self) -> dict[str, Any] | None:
+    def _restore(self, noticed_at: float) -> _Start:
+        """Fills the parameter servers again: from the chief's copy if there is one, else from the newest checkpoint."""
+        copy = self._standby.newest() if self._standby else None
+        if copy:
+            counters = saved_counters(copy.state)
+            free = counter_state(counters._replace(claimed_steps=counters.env_steps))
+            self._store.restore(copy.state | free)
+            return _Start(copy.values, False, counters.env_steps, copy.ages(noticed_at))
         try:
-            return self._set_up(restore=True)
+            return _Start(self._set_up(restore=True), is_live=False)
         except UserError as error:  # nobody asked for it here
             raise RunError(str(error).removeprefix("--resume: ")) from error
 
     def _make_chief(self, client: ParameterClient, training: Training) -> Chief:
         part = training.part
         assert isinstance(part, ActorLearner | SeparateLearner)
-        return Chief(
+        chief = Chief(
             run=self._run,
             store=self._store,
             client=client,
@@ -175,6 +188,16 @@ class WorkerRun:
             restored=self._start.restored,
             is_live=self._start.is_live,
         )
+        if isinstance(self._store, RemoteParameterStore):
+            self._standby = Standby(self._store, chief.values, self._progress.say)
+            chief.keep = self._standby.keep
+        return chief
+
+    def _tick(self) -> None:
+        if self._chief:
+            self._chief.tick()
+        if self._standby:
+            self._standby.tick()
 
     def _end(self, client: ParameterClient) -> int:
         """Ends in the right order: the others first, the chief last. Gives the exit code."""
@@ -183,7 +206,7 @@ class WorkerRun:
             stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
         if self._chief:
             self._chief.save("running")  # nothing of this is lost if a ps dies while the others end
-            lost = self._wait_for_others(self._chief, is_urgent=stopped >= Stop.INTERRUPTED)
+            lost = self._wait_for_others(is_urgent=stopped >= Stop.INTERRUPTED)
             if lost:
                 self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
             stopped = max(stopped, self._store.add_counts(Counters()).stopped)  # others may have said so meanwhile
@@ -195,11 +218,11 @@ class WorkerRun:
             raise RunError(f"worker {self._index}: another worker has ended the run, see its log")
         return 130 if stopped == Stop.INTERRUPTED else 0
 
-    def _wait_for_others(self, chief: Chief, *, is_urgent: bool) -> list[int]:
+    def _wait_for_others(self, *, is_urgent: bool) -> list[int]:
         """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones."""
         begin = time.monotonic()
         while True:
-            chief.tick()
+            self._tick()
             states = [worker.state for worker in self._store.check().workers]
             is_urgent = is_urgent or self._should_stop.is_set()
             now = time.monotonic()
@@ -219,7 +242,7 @@ class WorkerRun:
             client.count(stopped=Stop.FAILED)
             client.report()
             if self._chief:
-                self._wait_for_others(self._chief, is_urgent=True)
+                self._wait_for_others(is_urgent=True)
                 self._chief.finish(f"failed: {error}")
             self._store.leave()
 
@@ -237,7 +260,10 @@ class WorkerRun:
     def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> None:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
         assert isinstance(self._store, RemoteParameterStore) and isinstance(client, RoundTripClient)  # see `_reconnect`
+        noticed_at = time.monotonic()
         client.abandon_round_trip(self._config.ps_deadline)
+        if self._standby:
+            self._standby.settle(self._config.ps_deadline)
         has_restored = rolled_back = False
         while True:
             self._reconnect(outage)
@@ -245,7 +271,7 @@ class WorkerRun:
                 return
             try:
                 if self._index == 0 and not self._store.is_ready():
-                    self._start = _Start(self._restore(), is_live=False)
+                    self._start = self._restore(noticed_at)
                     has_restored = True
                 self._store.wait_until_ready(self._config.ps_deadline, self._should_stop.is_set)
                 if not self._store.settle():
@@ -253,7 +279,7 @@ class WorkerRun:
                     self._store.join(is_start=False)
                     self._joined_at = time.monotonic()
                 if self._chief and has_restored:
-                    self._chief.go_on_from(self._start.restored)
+                    self._chief.go_on_from(self._start.restored, self._start.copied_steps, self._start.copy_age)
                     has_restored = False
                 client.restart(rolled_back=rolled_back)
                 if rolled_back:

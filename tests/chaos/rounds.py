@@ -302,7 +302,9 @@ class Round:
         """What the counters were last set to."""
         name = self.log("worker-0") or (self.by_hand["worker 0"].out if self.by_hand else "")
         at = 0
-        for match in re.finditer(r"resumed at ([0-9,]+) agent steps|the run has no checkpoint yet", name):
+        for match in re.finditer(
+            r"(?:resumed|restored .*) at ([0-9,]+) agent steps|the run has no checkpoint yet", name
+        ):
             at = int((match[1] or "0").replace(",", ""))
         return at
 

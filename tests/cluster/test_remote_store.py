@@ -527,7 +527,7 @@ def test_after_a_restore_everyone_joins_again_and_nothing_of_before_is_counted(o
     chief("check")  # as with every row of metrics
     chief("restore", saved)
     assert other("read_ledger").generation not in (0, generation)
-    outage = "Outage: the parameters were restored from a checkpoint"
+    outage = "Outage: worker 0 has restored the parameters"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=outage):
             other("push", _q(ONES, 0.1), Counters(updates=1, env_steps=50), 0)
@@ -677,6 +677,43 @@ def test_states_are_whole_while_others_push(opened):
         updates.append(counters.updates)
     other.result()
     assert len(set(updates)) > 2  # else they were not read meanwhile
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("whole", [False, True])
+def test_copies_are_of_one_moment_while_others_push(opened, whole):
+    chief, other = opened("add", target_period=7)
+    other.begin("each", "push_pull", [(_q(ONES, 0.1), Counters(updates=1, minibatches=1), 0)] * 300)
+    updates = []
+    while not updates or updates[-1] < 300:
+        state = chief("copy", whole)
+        if state is None:
+            continue
+        counters = saved_counters(state)
+        np.testing.assert_array_equal(state["q/online"], START["q"] + counters.updates)
+        assert ("q/target" in state) == whole
+        if whole:
+            np.testing.assert_array_equal(state["q/target"], START["q"] + 7 * (counters.updates // 7))
+        updates.append(counters.updates)
+    other.result()
+    _assert_equal(chief("copy", True), chief("state"))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [(0, 1), (1, 0)])
+def test_there_is_no_copy_while_an_update_is_on_some_shards_only(opened, shards):
+    chief, other = opened("adam", target_period=2)
+    assert chief("copy", True) is not None
+    push = other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1, minibatches=1), [shards[0]])
+    assert chief("copy", False) is None and chief("copy", True) is None
+    other("fault", "arrive_late", push, [shards[1]])
+    _assert_equal(chief("copy", True), chief("state"))
+
+    other("fault", "push_to_some", _q(ONES, 0.1), Counters(updates=1, minibatches=1), [shards[0]])
+    sealed = chief("state")  # from now on the other shard refuses it
+    _assert_equal(chief("copy", True), sealed)
+    chief("restore", sealed)
+    _assert_equal(chief("copy", True), sealed)
 
 
 @pytest.mark.cluster

@@ -257,13 +257,14 @@ def test_a_checkpoint_holds_whole_versions_and_counts_the_gradients_of_the_open_
     saved = first("state")
     changed = {"counter/minibatches": np.int64(3), "counter/dropped": np.int64(1)}
     _assert_close(saved, {**expected, **changed})
+    _assert_close(first("copy", True), saved)
     first("push_pull", _q(START), ONE, 1)  # it goes on
     assert second.result()[1].counters == Counters(updates=2, minibatches=4)
 
     second.begin("push_pull", _q(START), ONE, 2)
     _wait_for_gradients(first, 1)
     first("restore", saved)
-    with pytest.raises(RuntimeError, match="Outage: the parameters were restored from a checkpoint"):
+    with pytest.raises(RuntimeError, match="Outage: worker 0 has restored the parameters"):
         second.result()
     second("reconnect", 5.0)
     for client in (first, second):

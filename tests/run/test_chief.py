@@ -117,6 +117,39 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):
     assert json.loads(run.summary.read_text())["steps_lost"] == 5
 
 
+def test_going_on_from_a_copy_costs_what_was_done_since_and_no_game_of_before(parts):
+    run, store, chief, said = parts
+    store.add_counts(Counters(env_steps=9))
+    state, values = store.state(), chief.values()
+    store.add_counts(Counters(env_steps=5))
+    chief._client.report()
+    games = [EpisodeReport(0, float(steps), 3, steps, time.time()) for steps in (4, 8, 12)]
+    store.report_episodes(games[:1])
+    chief.log()  # after the copy, a game of before it
+    store.report_episodes(games[1:])
+    store.restore(state)
+    store.add_counts(Counters(env_steps=3))  # another worker goes on at once
+    chief.go_on_from(values, 9, "0.4 s old")
+    assert "restored worker 0's copy (0.4 s old) at 9 agent steps: 5 agent steps of work are lost" in said.getvalue()
+    chief.finish("finished")
+    summary = json.loads(run.summary.read_text())
+    assert (summary["steps_lost"], summary["ps_recoveries"], summary["env_steps"]) == (5, 1, 12)
+    assert [row["env_steps"] for row in rows(run.episodes)] == ["4", "8"]
+    assert (summary["episodes"], summary["mean_return_100"]) == (2, (4 + 8) / 2)
+
+
+def test_what_a_checkpoint_is_made_of_is_handed_on(parts):
+    _, store, chief, _ = parts
+    kept = []
+    chief.keep = lambda state, values: kept.append((state, values))
+    store.add_counts(Counters(env_steps=9))
+    chief.save("running")
+    store.online["q"].assign(np.array([1.0, np.nan], np.float32))
+    chief.finish("finished")
+    ((state, values),) = kept
+    assert state["counter/env_steps"] == 9 and values["num_episodes"] == 0
+
+
 def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recovery(parts, monkeypatch):
     run, store, chief, _ = parts
     chief._offset = 100.0  # seconds of an earlier process
