@@ -9,17 +9,21 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.data.memory import HEAD, forgotten
 from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
+from async_dqn.nn.lstm import CELLS
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages, vtrace
 from async_dqn.settings.config import Config, DataParallelSettings
 from async_dqn.settings.fields import setting
 
 _T_MAX = 5  # the paper's
+_MAX_UNROLLED = 256  # steps through time, each of which has TensorFlow operations of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +40,14 @@ class A3CConfig(DataParallelSettings):
         False, "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then."
     )
     share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
+    lstm: bool = setting(False, "Remember: a layer of 256 LSTM cells below policy and value.")
     entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
     value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
+
+    def check(self) -> None:
+        super().check()
+        if self.lstm and self.t_max > _MAX_UNROLLED:
+            raise UserError(f"--t_max={self.t_max}: with --lstm at most {_MAX_UNROLLED}")
 
 
 class Batch(NamedTuple):
@@ -47,6 +57,18 @@ class Batch(NamedTuple):
     action: Any  # [B] int32, or [B, D] float32
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
+
+
+class Sequences(NamedTuple):
+    """A rollout of an agent that remembers: T steps of N environments, environment before time."""
+
+    observation: Any  # [N, T, S, ...]
+    action: Any  # [N, T] int32, or [N, T, D] float32
+    advantage: Any  # [N, T] float32
+    return_: Any  # [N, T] float32
+    is_first: Any  # [N, T] bool, whether a step begins an episode
+    counts: Any  # [N, T] bool; false: it was taken back
+    memory: Any  # [N, M] float32, what was remembered before the first step
 
 
 _RMSPROP = {"optimizer": "rmsprop", "rmsprop_decay": 0.99}  # the paper's decay
@@ -120,19 +142,38 @@ class A3C(Agent):
         self.network_outputs = {**self._policy.meanings, "value": "of the state"}
         policy, value = self._policy.heads, {"value": Head(1)}
         heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
-        self._networks = {name: make_network(config, spec, own) for name, own in heads.items()}
+        self._networks = {name: make_network(config, spec, own, lstm=config.lstm) for name, own in heads.items()}
         self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
+        self._memory_sizes = [one.memory_size for one in self._networks.values()]
+        self.memory_size = sum(self._memory_sizes)
+        if self.memory_size:
+            self.network_outputs = {**self.network_outputs, HEAD: "of the LSTM cells after this step"}
 
     @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
-        # The rollout, and the minibatch that it becomes.
-        return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)
+        # The rollout, and the minibatch that it becomes; of the memory the rollout alone.
+        num_steps = config.t_max * config.envs_per_worker
+        remembered = num_steps * 2 * CELLS * np.dtype(np.float32).itemsize * (1 if config.share_torso else 2)
+        return 2 * required_bytes(config.t_max, config.envs_per_worker, spec) + config.lstm * remembered
 
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+    def apply(
+        self,
+        params: Params,
+        observation: tf.Tensor,
+        memory: tf.Tensor | None = None,
+        is_first: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """As of `Agent`; what has a memory also takes rollouts, with `is_first`, as `LSTM.apply` does."""
+        if memory is None:
+            inputs: list[tuple[tf.Tensor, ...]] = [()] * len(self._networks)
+        else:
+            inputs = [(part, is_first) for part in tf.split(memory, self._memory_sizes, axis=1)]
         outputs: dict[str, tf.Tensor] = {}
-        for name, network in self._networks.items():
-            outputs |= network.apply(params[name], observation)
-        return outputs
+        kept = []
+        for (name, network), own in zip(self._networks.items(), inputs, strict=True):
+            outputs |= network.apply(params[name], observation, *own)
+            kept += [outputs.pop(HEAD)] if own else []
+        return {**outputs, HEAD: tf.concat(kept, axis=1)} if kept else outputs
 
     def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
         return self._policy.sample(outputs, rng)
@@ -148,20 +189,20 @@ class A3C(Agent):
             observation_shape=(spec.stack, *spec.observation_shape),
             observation_dtype=spec.observation_dtype,
             epochs=1,
-            batch_size=config.t_max * num_envs,
+            batch_size=num_envs if self.memory_size else config.t_max * num_envs,
             prepare=lambda rollout: self._prepare(rollout, evaluate),
             evaluate=evaluate,
             action_shape=spec.action_shape,
             action_dtype=spec.action_dtype,
+            memory_size=self.memory_size,
         )
 
-    def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch:
+    def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch | Sequences:
         value, next_value = rollout.outputs["value"][..., 0], rollout.next_outputs["value"][..., 0]  # [T, N]
         ends = rollout.terminated, rollout.truncated
         discount, trace = self.config.discount, self.config.trace
         if self.config.vtrace:
-            present = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
-            outputs = {name: one.reshape(*value.shape, *one.shape[1:]) for name, one in present.items()}
+            outputs = self._present(rollout, evaluate)
             log_prob = self._policy.log_prob_of
             log_ratio = log_prob(outputs, rollout.action) - log_prob(rollout.outputs, rollout.action)  # [T, N]
             value = outputs["value"][..., 0]
@@ -172,11 +213,29 @@ class A3C(Agent):
         else:
             advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
         columns = Batch(rollout.stacked, rollout.action, advantage, return_)  # each [T, N, ...]
+        if self.memory_size:
+            of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))
+            return Sequences(*[*of_steps, rollout.memory])
         return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
-    def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
+    def _present(self, rollout: Rollout, evaluate: Evaluate) -> Outputs:
+        """What the present parameters say of a rollout, from what was remembered before it: {head: [T, N, ...]}."""
+        length, num_envs = rollout.reward.shape
+        if not self.memory_size:
+            found = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
+            return {name: one.reshape(length, num_envs, *one.shape[1:]) for name, one in found.items()}
+        memory, steps = rollout.memory, []
+        for stacked, first in zip(rollout.stacked, _is_first(rollout), strict=True):
+            steps.append(evaluate(stacked, forgotten(memory, first)))
+            memory = steps[-1][HEAD]
+        return {name: np.stack([one[name] for one in steps]) for name in steps[0]}
+
+    def loss(self, params: Params, targets: Params, batch: Batch | Sequences, seed: tf.Tensor) -> Loss:
         config = self.config
-        outputs = self.apply(params, batch.observation)
+        if isinstance(batch, Sequences):
+            outputs, batch = self._unrolled(params, batch)
+        else:
+            outputs = self.apply(params, batch.observation)
         value = outputs["value"][:, 0]  # [B]
         log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
         policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, batch.advantage))
@@ -189,3 +248,23 @@ class A3C(Agent):
             "value_loss": value_loss,
         }
         return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)
+
+    def _unrolled(self, params: Params, batch: Sequences) -> tuple[dict[str, tf.Tensor], Batch]:
+        """What the networks say of the steps that count, and these, as B of a minibatch. Gradients go through time."""
+        observation = _flat(batch.observation)
+        outputs = self.apply(params, observation, batch.memory, batch.is_first)
+        counts = tf.reshape(batch.counts, [-1])  # [N * T]
+        outputs = {name: tf.boolean_mask(one, counts) for name, one in outputs.items() if name != HEAD}
+        columns = (batch.action, batch.advantage, batch.return_)
+        return outputs, Batch(observation, *(tf.boolean_mask(_flat(one), counts) for one in columns))
+
+
+def _is_first(rollout: Rollout) -> np.ndarray:
+    """Whether a step begins an episode, [T, N] bool; of the first one, the memory before it tells."""
+    ended = rollout.terminated | rollout.truncated
+    return np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
+
+
+def _flat(column: tf.Tensor) -> tf.Tensor:
+    """[N, T, ...] -> [N * T, ...]"""
+    return tf.reshape(column, [-1, *column.shape[2:]])

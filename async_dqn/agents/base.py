@@ -55,6 +55,9 @@ class Agent(abc.ABC):
       predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
       has_noise: whether it explores by noise in its networks, and `apply` so takes a third argument: a seed [2] int32
         for it. Without that there is none.
+      memory_size: M, numbers that it remembers from one step of an environment to the next; 0: none. `apply` takes them
+        as a third argument [B, M] float32, zeros where an episode begins, and gives the next ones as the head "memory".
+        It learns from rollouts.
 
     Args:
       worker: this worker's task index, of `config.num_workers`.
@@ -74,6 +77,7 @@ class Agent(abc.ABC):
     learns_beside = False
     predicts_together = True
     has_noise = False
+    memory_size = 0
     modules: Sequence[Module]
 
     def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0):
@@ -132,7 +136,7 @@ class Agent(abc.ABC):
         """What this worker learns from, empty.
 
         Args:
-          evaluate: the outputs of the present parameters on stacked observations.
+          evaluate: the outputs of the present parameters on stacked observations, and on the memory if there is one.
         """
 
     def schedules(self, step: int) -> dict[str, float]:

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from async_dqn.data.experience import Step
+from async_dqn.data.experience import NO_MEMORY, Step
+from async_dqn.data.memory import HEAD, forgotten
 from async_dqn.data.replay import Replay
 
 _OUTPUTS = "outputs/"
 _HEADER_SIZE = 8  # bytes of the number that says how long the header is
+_OWN = ("counted", "final", "last", "stacked", "memory")  # fields that are arrays
 _NONE = np.empty(0, np.float32)
 
 
@@ -25,6 +27,7 @@ class Block(NamedTuple):
     last: np.ndarray  # [N, ...], where the last step led; empty where replay is learned from
     stacked: np.ndarray  # [N, S, ...], what was acted on first; empty where it follows from the block before
     version: int  # updates in the parameters that were acted on
+    memory: np.ndarray = NO_MEMORY  # [N, M], what was remembered before the first step; empty for agents without one
 
     @property
     def ended(self) -> np.ndarray:
@@ -44,7 +47,7 @@ class Block(NamedTuple):
 
 def encode(block: Block) -> np.ndarray:
     """One vector of bytes, [bytes] uint8."""
-    named = {**block.arrays, **{name: getattr(block, name) for name in ("counted", "final", "last", "stacked")}}
+    named = {**block.arrays, **{name: getattr(block, name) for name in _OWN}}
     arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
     described = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
     header = json.dumps({"version": block.version, "arrays": described}).encode()
@@ -62,7 +65,7 @@ def decode(data: np.ndarray) -> Block:
         array = np.frombuffer(raw, dtype, int(np.prod(shape)), begin).reshape(shape)
         arrays[name] = array
         begin += array.nbytes
-    own = {name: arrays.pop(name) for name in ("counted", "final", "last", "stacked")}
+    own = {name: arrays.pop(name) for name in _OWN}
     return Block(arrays, **own, version=header["version"])
 
 
@@ -77,6 +80,7 @@ def steps(block: Block) -> Iterator[Step]:
     num_final = np.concatenate([[0], np.cumsum(ended.sum(axis=1))])
     following = [*observation[1:], block.last if block.last.size else observation[-1]]
     outputs = {name.removeprefix(_OUTPUTS): one for name, one in arrays.items() if name.startswith(_OUTPUTS)}
+    memory = block.memory
     for t, after in enumerate(following):
         if block.first[t].any():
             after = after.copy()
@@ -91,7 +95,10 @@ def steps(block: Block) -> Iterator[Step]:
             arrays["terminated"][t],
             arrays["truncated"][t],
             after,
+            memory,
         )
+        if memory.size:
+            memory = forgotten(arrays[_OUTPUTS + HEAD][t], block.first[t])
 
 
 class BlockWriter:
@@ -128,6 +135,7 @@ class BlockWriter:
         self._length = 0
         self._final: list[np.ndarray] = []
         self._last = self._stacked = _NONE
+        self._memory = NO_MEMORY
 
     @property
     def is_full(self) -> bool:
@@ -157,15 +165,17 @@ class BlockWriter:
         self._final.append(step.next_observation[ended].copy())
         if self._is_rollout:
             self._last = step.next_observation.copy()
-            if self._begins and t == 0:
-                self._stacked = step.stacked.copy()
+            if t == 0:
+                self._memory = step.memory.copy()
+                if self._begins:
+                    self._stacked = step.stacked.copy()
         self._length += 1
 
     def block(self, version: int) -> Block:
         """What was gathered until now; at least one step. It is valid until the next `add`."""
         arrays = {name: array[: self._length] for name, array in self._arrays.items()}
         counted = self._counted[: self._length]
-        return Block(arrays, counted, np.concatenate(self._final), self._last, self._stacked, version)
+        return Block(arrays, counted, np.concatenate(self._final), self._last, self._stacked, version, self._memory)
 
     def next(self) -> None:
         """The block is on its way; the next one follows it."""

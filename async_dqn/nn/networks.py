@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from async_dqn.envs.packing import Packing
 from async_dqn.nn.convolutions import Convolutions
+from async_dqn.nn.lstm import LSTM
 from async_dqn.nn.policies import NEVER
 
 Parameters = Mapping[str, Any]
@@ -48,13 +49,16 @@ class Network(NamedTuple):
       shapes: name -> shape of every parameter, in the order of the flat vector.
       init: generator -> {name: float32 array}.
       apply: ({name: tensor}, observation [B, S, ...] uint8 or float32, or `Unpacked`) -> {head: [B, outputs] float32,
-        or [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone.
+        or [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone. With a memory the
+        network takes instead what `LSTM.apply` takes after x, and gives the memory as the head "memory".
+      memory_size: M, numbers that it remembers from step to step; 0: it has no memory.
     """
 
     name: str
     shapes: dict[str, tuple[int, ...]]
     init: Callable[[np.random.Generator], dict[str, np.ndarray]]
     apply: Callable[..., dict[str, tf.Tensor]]
+    memory_size: int = 0
 
 
 def make_network(
@@ -66,6 +70,7 @@ def make_network(
     dueling: bool = False,
     center_frames: bool = False,
     layer_norm: bool = False,
+    lstm: bool = False,
     compute_dtype: str = "float32",
     bounds: tuple[float, float] = (0.0, 255.0),
     packing: Packing | None = None,
@@ -82,6 +87,8 @@ def make_network(
     With `layer_norm` (Ba et al. 2016) each hidden layer is normalised before its ReLU: over its units, and for a
     convolution over the filters at each place, as in the code of Gallici et al. 2024. It is computed in float32.
 
+    With `lstm` the heads are on a layer of 256 LSTM cells above the last hidden layer (Mnih et al. 2016), in float32.
+
     A packed observation has its vector go beside the features of its picture into the first hidden layer. Its mask of
     the newest step makes the numbers of actions that cannot be taken, in the heads "q_values" and "logits", -1e9.
 
@@ -89,15 +96,15 @@ def make_network(
     parameters themselves, their gradients and the outputs stay float32.
 
     Raises:
-      ValueError: the network does not fit the observation's rank, or `dueling` does not fit the heads.
+      ValueError: the network does not fit the observation's rank, or `dueling` does not fit the heads or `lstm`.
     """
     hidden = _HIDDEN[name]
     is_picture = len(observation_shape) > 1
     picture_shape = packing.picture if packing else observation_shape if is_picture else ()
     if (name == "mlp") == bool(picture_shape):
         raise ValueError(f"network {name!r} does not fit observations of shape {observation_shape}")
-    if dueling and len(heads) != 1:
-        raise ValueError(f"a dueling network has one head, not {list(heads)}")
+    if dueling and (len(heads) != 1 or lstm):
+        raise ValueError(f"a dueling network has one head, not {list(heads)}, and no LSTM")
     shapes: dict[str, tuple[int, ...]] = {}
 
     num_features = stack * (packing.vector if packing else 0 if is_picture else observation_shape[0])
@@ -111,6 +118,10 @@ def make_network(
     for index, size in enumerate(shared):
         shapes[f"hidden{index}/w"], shapes[f"hidden{index}/b"] = (inputs, size), (size,)
         inputs = size
+    recurrent = LSTM(inputs) if lstm else None
+    of_lstm = recurrent.shapes if recurrent else {}
+    shapes |= of_lstm
+    width = recurrent.num_cells if recurrent else hidden[-1]  # of what the heads see
     dueled, head = next(iter(heads.items()))
     last = {"value": head._replace(outputs=1), "advantage": head} if dueling else heads
     for layer, head in last.items():
@@ -119,11 +130,11 @@ def make_network(
             continue
         if dueling:
             shapes[f"{layer}_hidden/w"], shapes[f"{layer}_hidden/b"] = (inputs, hidden[-1]), (hidden[-1],)
-        shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (hidden[-1], math.prod(head.shape)), (math.prod(head.shape),)
+        shapes[f"{layer}/w"], shapes[f"{layer}/b"] = (width, math.prod(head.shape)), (math.prod(head.shape),)
     scales = {f"{layer}/{part}": head.scale for layer, head in last.items() for part in "wb"}
     filled = {f"{layer}/b": 0.0 for layer, head in last.items() if head.constant}  # with what they begin
     if layer_norm:
-        for bias in [key for key in shapes if key.endswith("/b") and key not in scales]:
+        for bias in [key for key in shapes if key.endswith("/b") and key not in {**scales, **of_lstm}]:
             for name, start in (("scale", 1.0), ("offset", 0.0)):
                 key = f"{bias[:-2]}/{name}"
                 shapes[key], filled[key] = shapes[bias], start
@@ -137,8 +148,8 @@ def make_network(
         }
 
     def as_computed(params: Parameters) -> Parameters:
-        """The parameters in the type that each layer computes in; float32 for the last layers and for layer norm."""
-        wide = scales.keys() | filled.keys()
+        """The parameters in the type that each layer computes in; float32 for the last layers, LSTM and layer norm."""
+        wide = scales.keys() | filled.keys() | of_lstm.keys()
         return {key: value if key in wide else tf.cast(value, compute_dtype) for key, value in params.items()}
 
     def normalize(params: Parameters, layer: str, x: tf.Tensor) -> tf.Tensor:
@@ -166,27 +177,25 @@ def make_network(
             x = tf.nn.relu(normalize(params, f"{layer}_hidden", _dense(params, f"{layer}_hidden", x)))
         return tf.reshape(_dense(params, layer, tf.cast(x, tf.float32)), [-1, *last[layer].shape])
 
-    def apply(
-        params: Parameters, observation: tf.Tensor | Unpacked, seed: tf.Tensor | None = None
-    ) -> dict[str, tf.Tensor]:
-        del seed
+    def apply(params: Parameters, observation: tf.Tensor | Unpacked, *others: tf.Tensor | None) -> dict[str, tf.Tensor]:
         is_unpacked = isinstance(observation, Unpacked)
         mask, picture, vector = observation if is_unpacked else unpack(tf.convert_to_tensor(observation), packing)
         if convolutions:
             params, picture = convolutions.prepare(params, picture)
         params = as_computed(params)
         x = torso(params, features(params, picture, vector))
+        memory = None
+        if recurrent:
+            x, memory = recurrent.apply(params, tf.cast(x, tf.float32), *others)
         outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs] or [B, outputs, atoms]
         if dueling:
             value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A], or both with atoms
             outputs = {dueled: value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
-        if mask is None:
-            return outputs
-        return {
-            name: tf.where(mask, one, tf.constant(NEVER)) if name in MASKED else one for name, one in outputs.items()
-        }
+        if mask is not None:
+            outputs |= {name: tf.where(mask, outputs[name], tf.constant(NEVER)) for name in outputs if name in MASKED}
+        return outputs if memory is None else {**outputs, "memory": memory}
 
-    return Network(name, shapes, init, apply)
+    return Network(name, shapes, init, apply, recurrent.memory_size if recurrent else 0)
 
 
 class Unpacked(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 from async_dqn.agents.base import Agent
 from async_dqn.base.types import StepResult
 from async_dqn.data.experience import Evaluate, Outputs, Sink, Step
+from async_dqn.data.memory import Memory
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.store.client import ParameterClient
 
@@ -20,7 +21,8 @@ class Actor:
     Attributes:
       agent: the algorithm.
       experience: takes what happens.
-      evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}.
+      evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}; of an agent
+        with a memory, and of what is remembered [N, M].
 
     Args:
       client: this worker's copy of the parameters and its way to the global ones.
@@ -44,6 +46,7 @@ class Actor:
         self._frame_stack = FrameStack(
             config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
         )
+        self._memory = Memory(config.envs_per_worker, agent.memory_size)
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._outputs: Outputs = {}
@@ -53,10 +56,11 @@ class Actor:
         self.experience.truncate()
         self._observation = observation
         self._stacked = self._frame_stack.reset(observation)
+        self._memory.forget(np.arange(len(observation)))
 
     def act(self) -> np.ndarray:
         """Actions [N] for where the environments stand."""
-        self._outputs = self._explore(self._stacked)
+        self._outputs = self._memory.evaluate(self._explore, self._stacked)
         return self.agent.act(self._outputs, self._rng, self._client.env_steps)
 
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> np.ndarray:
@@ -78,12 +82,16 @@ class Actor:
             result.terminated,
             result.truncated,
             result.next_observation,
+            self._memory.now,
         )
         self.experience.add(step, num_steps)
         if result.bad_values:
             self.experience.truncate(result.spoilt())
+        first = result.first()
         self._observation = result.observation
-        self._stacked = self._frame_stack.push(result.observation, result.first())
+        self._stacked = self._frame_stack.push(result.observation, first)
+        self._memory.keep(self._outputs)
+        self._memory.forget(first)
         return rewards
 
     def learn(self) -> None:
@@ -101,10 +109,10 @@ class Actor:
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
         arrays, values = self.experience.state()
-        return arrays | {"observation": self._observation, "stacked": self._stacked}, {
-            "rng": self._rng.bit_generator.state,
-            "experience": values,
-        }
+        arrays |= {"observation": self._observation, "stacked": self._stacked}
+        if self.agent.memory_size:
+            arrays["memory"] = self._memory.now
+        return arrays, {"rng": self._rng.bit_generator.state, "experience": values}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, in_episode: bool) -> None:
         """Puts `state()` back.
@@ -120,3 +128,5 @@ class Actor:
             self.experience.restore(arrays, values["experience"])
             self._observation = arrays["observation"]
             self._stacked = self._frame_stack.restore(arrays["stacked"])
+            if self.agent.memory_size:
+                self._memory.restore(arrays["memory"])

@@ -181,24 +181,30 @@ def make_evaluate(
 ) -> Evaluate:
     """The function stacked observations [N, S, ...] -> {head: [N, ...]}, by the values that the variables [P] have.
 
+    Of an agent with a memory it takes this as well, [N, M] float32.
+
     Args:
       noise: of an agent that has some, each call draws the seed of its own from here; None: there is none.
     """
     spec = agent.spec
     signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
+    if agent.memory_size:
+        signature.append(tf.TensorSpec([None, agent.memory_size]))
     if noise is not None:
         signature.append(tf.TensorSpec([2], tf.int32))
 
     @tf.function(autograph=False, input_signature=signature)
-    def apply(stacked: tf.Tensor, *seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    def apply(stacked: tf.Tensor, *others: tf.Tensor) -> dict[str, tf.Tensor]:
         params = {one.name: one.layout.unflatten(online[one.name].read_value()) for one in agent.modules}
-        return agent.apply(params, stacked, *seed)
+        return agent.apply(params, stacked, *others)
 
     traced = apply.get_concrete_function()  # calls cost less Python, and cannot trace again
 
-    def evaluate(stacked: np.ndarray) -> Outputs:
+    def evaluate(stacked: np.ndarray, *memory: np.ndarray) -> Outputs:
         seed = [] if noise is None else [tf.constant(noise.integers(2**31, size=2, dtype=np.int32))]
-        return {name: one.numpy() for name, one in traced(tf.constant(stacked), *seed).items()}
+        return {
+            name: one.numpy() for name, one in traced(tf.constant(stacked), *map(tf.constant, memory), *seed).items()
+        }
 
     return evaluate
 

@@ -178,7 +178,8 @@ def _cause(batch: Any, largest_reward: float) -> str:
     """
     sizes = {"a reward": largest_reward}
     for name, column in zip(batch._fields, batch, strict=True):
-        if column.dtype.kind == "f" and (name == "r_t" or column.ndim > 2):  # stacked observations [B, S, ...]
+        is_observed = column.ndim > 2 and name != "action"  # stacked observations [B, S, ...]
+        if column.dtype.kind == "f" and (name == "r_t" or is_observed):
             sizes["a reward" if name == "r_t" else "an observation"] = float(np.abs(column).max())
     for name, size in sizes.items():
         if not size <= _LARGE:  # or NaN

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from async_dqn.agents.base import Agent
 from async_dqn.data.experience import Outputs
+from async_dqn.data.memory import Memory
 from async_dqn.envs import registry
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.run import build
@@ -22,7 +23,8 @@ from async_dqn.run.trained import Trained, load_trained
 class Player:
     """Plays N environments, a row each, with the networks of one checkpoint.
 
-    It takes what one vector step of the environments gives, single frames on Atari, and keeps the stacks itself.
+    It takes what one vector step of the environments gives, single frames on Atari, and keeps the stacks and what the
+    agent remembers itself.
 
     Attributes:
       agent: the algorithm, with settings and environment: `agent.config`, `agent.spec`.
@@ -38,6 +40,7 @@ class Player:
         if self._adapted:
             self._adapted.close()  # only its spaces are needed
         self._stack: FrameStack | None = None
+        self._memory = Memory(0, agent.memory_size)
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last
         self._outputs: Outputs = {}  # on them
@@ -53,7 +56,8 @@ class Player:
         stacked = self._stack.push(observations, self._first)
         self._first = np.zeros(len(observations), bool)
         self._newest = observations.copy()
-        self._outputs = self._evaluate(stacked)
+        self._outputs = self._memory.evaluate(self._evaluate, stacked)
+        self._memory.keep(self._outputs)
         return self._outputs
 
     def act(self, observations: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
@@ -85,7 +89,7 @@ class Player:
             return self.agent.values(self._outputs)
         assert self._stack is not None
         stacked = self._stack.peek(observations, self._first)
-        return self.agent.values(self._evaluate(stacked))
+        return self.agent.values(self._memory.evaluate(self._evaluate, stacked))
 
     def reset(self, rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Forgets what was seen before in some rows, or in all: their next observation begins an episode.
@@ -97,6 +101,7 @@ class Player:
             self._stack = None
         elif self._stack is not None:
             self._first[np.asarray(rows)] = True
+            self._memory.forget(np.asarray(rows))
             self._newest = np.empty(0)
 
     def _seen(self, observations: Any, action_mask: np.ndarray | None) -> np.ndarray:
@@ -121,6 +126,7 @@ class Player:
         given = given.reshape(-1, *spec.observation_shape).astype(spec.observation_dtype, copy=False)
         if self._stack is None:
             self._stack = FrameStack(len(given), spec.stack, spec.observation_shape, spec.observation_dtype)
+            self._memory = Memory(len(given), self.agent.memory_size)
             self._first, self._newest = np.ones(len(given), bool), np.empty(0)
         if len(given) != len(self._first):
             raise ValueError(f"{len(given)} observations for {len(self._first)} rows; call reset() first")

@@ -7,8 +7,10 @@ import pytest
 import tensorflow as tf
 from rollout_helpers import fill
 
-from async_dqn.agents.a3c import Batch
+from async_dqn.agents.a3c import Batch, Sequences
 from async_dqn.agents.table import make_config
+from async_dqn.base.errors import UserError
+from async_dqn.data.experience import Step
 from async_dqn.run import build
 
 
@@ -162,3 +164,102 @@ def test_of_two_networks_each_learns_from_its_own_term(of, others):
     gradients = tape.gradient(loss, params, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     assert all(np.abs(one).max() > 0 for one in gradients[of].values())
     assert all(np.abs(one).max() == 0 for one in gradients[others].values())
+
+
+def remembering(share_torso=True, **settings):
+    """An agent with an LSTM, and its first parameters."""
+    agent = make_agent(lstm=True, share_torso=share_torso, **settings)
+    rng = np.random.default_rng(0)
+    return agent, {module.name: {k: tf.constant(v) for k, v in module.init(rng).items()} for module in agent.modules}
+
+
+def played(agent, params, length, num_envs, ends=(), seed=0):
+    """A full rollout of made-up steps, in which these (t, n) terminate: the experience, and its steps.
+
+    It begins in the middle of the games.
+    """
+
+    def evaluate(stacked, memory):
+        return {name: one.numpy() for name, one in agent.apply(params, stacked, memory).items()}
+
+    experience, rng, taken = agent.make_experience(num_envs, evaluate), np.random.default_rng(seed), []
+    memory = rng.normal(size=(num_envs, agent.memory_size)).astype(np.float32)
+    observation = rng.normal(size=(num_envs, 4)).astype(np.float32)
+    for t in range(length):
+        outputs = evaluate(observation[:, None], memory)
+        action = agent.act(outputs, rng, 0)
+        ended = np.array([(t, n) in ends for n in range(num_envs)])
+        following, never = rng.normal(size=(num_envs, 4)).astype(np.float32), np.zeros(num_envs, bool)
+        reward = rng.normal(size=num_envs).astype(np.float32)
+        step = Step(observation, observation[:, None], action, outputs, reward, ended, never, following, memory)
+        experience.add(step, num_envs)
+        taken.append(step)
+        memory = np.where(ended[:, None], np.float32(0), outputs["memory"])
+        observation = following
+    return experience, taken
+
+
+@pytest.mark.parametrize("share_torso", [True, False])
+def test_what_is_learned_from_is_what_was_said_when_acting(share_torso):
+    """On the same parameters the loss sees the outputs of the steps, whose memory was cleared at ends."""
+    length, num_envs = 5, 3
+    agent, params = remembering(share_torso, envs_per_worker=num_envs, t_max=length)
+    experience, taken = played(agent, params, length, num_envs, ends=[(1, 0), (2, 0), (4, 1)])
+    assert agent.memory_size == 512 * (1 if share_torso else 2)
+    experience.draw(np.random.default_rng(0), 0)
+    batch = Sequences(*map(tf.constant, experience.batch))
+    outputs, flat = agent._unrolled(params, batch)
+    assert outputs.keys() | {"memory"} == agent.network_outputs.keys()
+    for name, one in outputs.items():
+        expected = np.stack([step.outputs[name] for step in taken], axis=1).reshape(one.shape)
+        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(flat.action, np.stack([step.action for step in taken], axis=1).ravel())
+    last = taken[-1]
+    after = agent.apply(params, last.next_observation[:, None], last.outputs["memory"])["value"].numpy()[:, 0]
+    expected = last.reward + np.where(last.terminated, 0, 0.99 * after)
+    np.testing.assert_allclose(batch.return_[:, -1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_that_were_taken_back_do_not_count():
+    agent, params = remembering(envs_per_worker=2, t_max=4)
+    experience, _ = played(agent, params, 4, 2)
+    experience.truncate(np.array([1]))
+    experience.draw(np.random.default_rng(0), 0)
+    batch = Sequences(*map(tf.constant, experience.batch))
+    np.testing.assert_array_equal(batch.counts, [[True] * 4, [True] * 3 + [False]])
+    whole = agent.loss(params, {}, batch, tf.constant([0, 0]))
+    wild = tf.where(batch.counts, 0.0, 1e6)
+    spoilt = batch._replace(advantage=batch.advantage + wild, return_=batch.return_ + wild)
+    same = agent.loss(params, {}, spoilt, tf.constant([0, 0]))
+    assert float(whole.value) == float(same.value)
+    assert {name: float(one) for name, one in whole.statistics.items()} == {
+        name: float(one) for name, one in same.statistics.items()
+    }
+
+
+def test_gradients_reach_every_parameter_of_the_lstm():
+    agent, params = remembering(envs_per_worker=2, t_max=4)
+    experience, _ = played(agent, params, 4, 2)
+    experience.draw(np.random.default_rng(0), 0)
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        loss = agent.loss(params, {}, Sequences(*map(tf.constant, experience.batch)), tf.constant([0, 0])).value
+    for name, one in tape.gradient(loss, params)["policy_value"].items():
+        assert np.abs(one).max() > 0, name
+
+
+def test_on_its_own_policy_v_trace_gives_the_returns_of_n_steps_from_what_was_remembered():
+    columns = []
+    for vtrace in (False, True):
+        agent, params = remembering(envs_per_worker=2, t_max=4, vtrace=vtrace, trace=1.0)
+        experience, _ = played(agent, params, 4, 2, ends=[(1, 0)])
+        experience.draw(np.random.default_rng(0), 0)
+        columns.append(experience.batch)
+    for one, other in zip(*columns, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_time_is_unrolled_so_far_and_no_further():
+    assert make_agent(lstm=True, t_max=256).config.t_max == 256
+    with pytest.raises(UserError, match="--t_max=257: with --lstm at most 256"):
+        make_agent(lstm=True, t_max=257)

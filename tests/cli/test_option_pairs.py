@@ -37,6 +37,7 @@ OPTIONS = {
     "rollouts_per_batch": [2],
     "vtrace": [True],
     "share_torso": [False],
+    "lstm": [True],
     "sarsa": [True],
     "prioritized": [True],
     "priority_exponent": [0.3],
@@ -127,7 +128,7 @@ LACKS = {  # some of what agents have no flags for
     "nstep_q": ["replay", "queue_size", "prioritized"],
     "pqn": ["replay", "queue_size", "parallelism"],
     "paac": ["parallelism", "rollouts_per_batch", "queue_size", "vtrace"],
-    "ppo": ["replay", "send_period", "noisy", "exploration", "epsilon_final"],
+    "ppo": ["replay", "send_period", "noisy", "exploration", "epsilon_final", "lstm"],
 }
 
 

@@ -1,10 +1,12 @@
 """Experience that came through a queue is what it would have been in one process."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from experience_queue_helpers import LocalQueue, random_steps
 
-from async_dqn.data.block import BlockWriter, encode
+from async_dqn.data.block import BlockWriter, decode, encode, steps
 from async_dqn.data.experience import ReplayExperience
 from async_dqn.data.receiver import ReplayReceiver, RolloutReceiver
 from async_dqn.data.replay import Replay
@@ -270,3 +272,68 @@ def test_an_item_that_is_put_in_again_is_there_once():
     end = queue.sender(1)
     assert end.put(0, np.zeros(1, np.uint8)) and end.put(0, np.zeros(1, np.uint8))
     assert len(queue.items) == 1
+
+
+def remembering(steps):
+    """The same steps of an agent that remembers its outputs "memory" within an episode."""
+    memory = np.full((2, 3), 7, np.float32)  # the first rollout is not the beginning of the games
+    for number, step in enumerate(steps):
+        after = number + np.arange(6, dtype=np.float32).reshape(2, 3)
+        yield step._replace(outputs={**step.outputs, "memory": after}, memory=memory)
+        memory = np.where((step.terminated | step.truncated)[:, None], np.float32(0), after)
+
+
+def make_remembering(seen):
+    def prepare(rollout):
+        seen.append([np.array(one) for one in (rollout.memory, rollout.stacked, rollout.outputs["memory"])])
+        return Sequences(rollout.stacked.swapaxes(0, 1), rollout.memory)
+
+    def evaluate(stacked, memory):
+        return {"value": stacked.sum(axis=(1, 2, 3))[:, None] + memory.sum(axis=1, keepdims=True), "memory": memory}
+
+    return RolloutExperience(
+        num_envs=2,
+        length=5,
+        observation_shape=(STACK, *SHAPE),
+        observation_dtype=np.uint8,
+        epochs=1,
+        batch_size=2,
+        prepare=prepare,
+        evaluate=evaluate,
+        memory_size=3,
+    )
+
+
+class Sequences(NamedTuple):
+    stacked: np.ndarray
+    memory: np.ndarray
+
+
+def test_what_was_remembered_crosses_with_a_rollout():
+    queue, seen, wanted = LocalQueue(size=100), [], []
+    receiver = RolloutReceiver(
+        make_remembering(seen),
+        queue,
+        length=5,
+        num_rollouts=1,
+        make_stack=lambda: FrameStack(2, STACK, SHAPE, np.uint8),
+        on_block=lambda *counts: None,
+    )
+    sender, expected = Sender(queue, 1, 5, is_rollout=True, seed=3), make_remembering(wanted)
+    sender.steps = list(remembering(sender.steps))
+    for _ in range(6):
+        for step in sender.send():
+            expected.add(step, 2)
+        assert_same_minibatches(minibatches(receiver), minibatches(expected))
+    assert len(seen) == len(wanted) == 1 + 6  # and once to see what there is
+    for found, others in zip(seen, wanted, strict=True):
+        for one, other in zip(found, others, strict=True):
+            np.testing.assert_array_equal(one, other)
+    # Within a block, what was remembered before each step follows from the step before it.
+    for number, step in enumerate(sender.steps[:10]):
+        if number % 5 == 0:
+            for one in sender.steps[number : number + 5]:
+                sender._writer.add(one, 2)
+            taken = list(steps(decode(encode(sender._writer.block(0)))))
+            sender._writer.next()
+        np.testing.assert_array_equal(taken[number % 5].memory, step.memory)

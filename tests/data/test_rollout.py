@@ -371,3 +371,98 @@ def test_steps_that_are_taken_back_are_not_drawn_with_an_overlap_either():
     game.add()
     game.add()
     assert sorted(step[1].tolist() for step in game.draw().stacked) == [[400, 0], [400, 1]]
+
+
+class Sequences(NamedTuple):
+    value: np.ndarray  # [N, T]
+    next_value: np.ndarray  # [N, T]
+    void: np.ndarray  # [N, T]
+    memory: np.ndarray  # [N, 1], before the first step
+
+
+def sequences(rollout):
+    value, following = rollout.outputs["value"], rollout.next_outputs["value"]
+    return Sequences(*(one.swapaxes(0, 1) for one in (value, following, rollout.void)), rollout.memory)
+
+
+class RememberingGame(Game):
+    """The agent remembers how many steps of the episode it has seen; its value is a million times that, and the sum."""
+
+    def __init__(self, **options):
+        num_envs = options.get("num_envs", 2)
+        self.memory = np.zeros((num_envs, 1), np.float32)
+        options = {"epochs": 1, "batch_size": num_envs, "prepare": sequences, "memory_size": 1} | options
+        super().__init__(**options)
+
+    def evaluate(self, stacked, memory=None):
+        memory = self.memory if memory is None else memory
+        return {"value": np.float32(super().evaluate(stacked)["value"] + 1e6 * memory[:, 0]), "memory": memory + 1}
+
+    def add(self, terminated=(), truncated=()):
+        before, add = self.memory, self.experience.add
+        self.experience.add = lambda step, num_steps: add(step._replace(memory=before), num_steps)
+        super().add(terminated, truncated)
+        self.experience.add = add
+        self.memory = before + 1
+        self.memory[[*terminated, *truncated]] = 0
+
+
+def test_rollouts_of_single_environments_begin_with_what_was_remembered():
+    game = RememberingGame(length=3)
+    for number in range(6):
+        game.add(truncated=[0] if number == 1 else [])
+        if number == 2:
+            first = game.draw()
+    second = game.draw()
+    np.testing.assert_array_equal(first.memory, [[0], [0]])
+    np.testing.assert_array_equal(second.memory, [[1], [3]])
+    np.testing.assert_array_equal(first.value // 1e6, [[0, 1, 0], [0, 1, 2]])
+    np.testing.assert_array_equal(second.value // 1e6, [[1, 2, 3], [3, 4, 5]])
+    # After the truncated step and after the last one, the value is by what is remembered there.
+    np.testing.assert_array_equal(first.next_value // 1e6, [[1, 2, 1], [1, 2, 3]])
+    np.testing.assert_array_equal(first.next_value[0] % 1e6, [100 + 101, 101 + 102, 200 + 201])
+
+
+def test_parts_of_a_rollout_are_environments():
+    game = RememberingGame(num_envs=4, length=2, epochs=2, batch_size=2)
+    game.memory = np.arange(4, dtype=np.float32)[:, None]
+    game.add()
+    game.add()
+    batches = game.draw_all()
+    assert len(batches) == 2 * 4 / 2
+    assert sorted(np.concatenate([batch.memory[:, 0] for batch in batches])) == sorted([*range(4)] * 2)
+    for batch in batches:
+        np.testing.assert_array_equal(batch.value // 1e6, batch.memory + [0, 1])
+
+
+def test_steps_that_are_taken_back_keep_their_place_in_a_rollout_of_an_environment():
+    game = RememberingGame(length=3)
+    game.add()
+    game.add(truncated=[0])
+    spoil(game, [0])
+    game.add()
+    batch = game.draw()
+    np.testing.assert_array_equal(batch.void, [[False, True, False], [False] * 3])
+    np.testing.assert_array_equal(batch.value // 1e6, [[0, 1, 0], [0, 1, 2]])
+    assert batch.next_value[0, 0] == 1e6 + 100 + 101  # bootstrapped from what the bad step was taken at
+
+
+def test_what_was_remembered_is_restored():
+    saved, restored = RememberingGame(), RememberingGame()
+    saved.memory += 5
+    for _ in range(3):
+        saved.add()
+    restored.experience.restore(*saved.experience.state())
+    restored._observation, restored._stacked, restored.memory = saved._observation, saved._stacked, saved.memory
+    for game in (saved, restored):
+        game.add()
+    for column, expected in zip(restored.draw(), saved.draw(), strict=True):
+        np.testing.assert_array_equal(column, expected)
+    np.testing.assert_array_equal(restored.experience.batch.memory, [[5], [5]])
+
+
+def test_there_are_no_more_parts_than_environments_and_no_overlap():
+    with pytest.raises(ValueError, match="3 must be 1 to the 2 environments"):
+        RememberingGame(batch_size=3)
+    with pytest.raises(ValueError, match="overlap must be 0, not 1"):
+        RememberingGame(overlap=1)

@@ -143,6 +143,15 @@ def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, 
     assert not any(np.array_equal(value.numpy(), np.zeros_like(value)) for value in parts.clients[1].online.values())
 
 
+@pytest.mark.parametrize("settings", [{}, {"vtrace": True, "rollouts_per_batch": 2}], ids=["plain", "vtrace"])
+def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
+    parts = Parts("a3c", lstm=True, t_max=4, **settings)
+    counters = parts.run()
+    assert counters.env_steps == counters.received == 1_003
+    assert counters.nonfinite == 0 and counters.updates == counters.minibatches > 50
+    assert np.abs(parts.learner.experience.batch.memory).max() > 0
+
+
 def test_actors_wait_while_the_queue_is_full_and_go_on_when_there_is_room():
     parts = Parts("dqn")
     ticks = parts.actor_ticks(0)

@@ -18,15 +18,20 @@ from async_dqn.run.trained import load_trained
 from async_dqn.tools.export import run_export
 
 
-@pytest.mark.parametrize(("agent", "preset"), [("dqn", "pong-fast"), ("ppo", "pong")])
+@pytest.mark.parametrize(("agent", "preset"), [("dqn", "pong-fast"), ("ppo", "pong"), ("a3c --lstm", "pong")])
 def test_the_saved_model_gives_what_the_network_says(tmp_path, agent, preset):
-    agent, online, run = saved_run(tmp_path, "pong", preset, agent)
+    name, *options = agent.split()
+    settings = {option.removeprefix("--"): True for option in options}
+    agent, online, run = saved_run(tmp_path, "pong", preset, name, **settings)
     output = tmp_path / "export"
     assert run_export(agent.config, run, format="saved_model", output=str(output)) == 0
     frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), dtype=np.uint8)
-    found = tf.saved_model.load(str(output)).signatures["serving_default"](observation=tf.constant(frames))
+    memory = np.random.default_rng(1).normal(size=(3, agent.memory_size)).astype(np.float32)
+    given = {"memory": memory} if agent.memory_size else {}
+    exported = tf.saved_model.load(str(output)).signatures["serving_default"]
+    found = exported(observation=tf.constant(frames), **{name: tf.constant(one) for name, one in given.items()})
     params = {module.name: module.layout.unflatten(tf.constant(online[module.name])) for module in agent.modules}
-    expected = agent.apply(params, frames)
+    expected = agent.apply(params, frames, *given.values())
     assert found.keys() == expected.keys() == agent.network_outputs.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-6)

@@ -98,6 +98,35 @@ def test_actions_that_cannot_be_taken_are_not_valued():
     np.testing.assert_array_equal(q_values == NEVER, observation[:, :6] == 0)
 
 
+@pytest.mark.parametrize("share_torso", [True, False])
+def test_each_row_is_remembered_until_it_is_reset(share_torso):
+    agent = build.make_agent(
+        make_config("a3c", "cartpole", {"env": "CartPole-v1", "lstm": True, "share_torso": share_torso})
+    )
+    online = initial_parameters(agent.modules, 3)
+    player, rng = Player(agent, Trained(online, 0)), np.random.default_rng(0)
+    params = {module.name: module.layout.unflatten(online[module.name]) for module in agent.modules}
+    memory = np.zeros((3, agent.memory_size), np.float32)
+    for number in range(8):
+        seen = rng.normal(size=(3, 4)).astype(np.float32)
+        if number == 3:
+            player.reset([1])
+            memory[1] = 0
+        if number == 5:
+            player.reset(np.array([True, False, True]))
+            memory[[0, 2]] = 0
+        if number == 7:
+            player.reset()
+            memory[:] = 0
+        expected = {name: one.numpy() for name, one in agent.apply(params, seen[:, None], memory).items()}
+        for _ in range(2):  # to ask for values does not step on
+            np.testing.assert_allclose(player.values(seen), expected["value"][:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(player.act(seen), expected["logits"].argmax(axis=1))
+        np.testing.assert_allclose(player.values(seen), expected["value"][:, 0], rtol=1e-5, atol=1e-6)
+        memory = expected["memory"]
+        assert np.abs(memory).min(axis=1).max() > 0
+
+
 def test_continuous_actions_come_in_the_bounds_of_the_environment():
     agent = build.make_agent(make_config("ppo", "pendulum", {"env": "Pendulum-v1"}))
     online = initial_parameters(agent.modules, 3)

@@ -23,6 +23,7 @@ from async_dqn.base.types import StepResult
 from async_dqn.cluster import server
 from async_dqn.cluster.remote_store import new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
+from async_dqn.data.memory import Memory
 from async_dqn.envs import registry
 from async_dqn.nn.module import initial_parameters
 from async_dqn.roles.worker import make_remote_store
@@ -68,8 +69,11 @@ def acting(config: Config, *, seconds: float) -> dict[str, float]:
     """What the networks say of 1, 8 and 32 observations at once."""
     worker = _Worker(config)
     batches = {size: np.resize(worker.stacked, (size, *worker.stacked.shape[1:])) for size in (1, 8, 32)}
-    evaluate = worker.actor_learner.evaluate
-    return {f"batch of {n}, ms": median_ms(functools.partial(evaluate, one), seconds) for n, one in batches.items()}
+    evaluate, size = worker.actor_learner.evaluate, worker.actor_learner.agent.memory_size
+    return {
+        f"batch of {n}, ms": median_ms(functools.partial(Memory(n, size).evaluate, evaluate, one), seconds)
+        for n, one in batches.items()
+    }
 
 
 def experience(config: Config, *, seconds: float) -> dict[str, float]:

@@ -1,0 +1,82 @@
+"""The LSTM against a plain loop over its equations, and how far its gradients reach."""
+
+import numpy as np
+import tensorflow as tf
+
+from async_dqn.nn.lstm import CELLS, LSTM
+
+NUM_ENVS, LENGTH, INPUTS, SIZE = 3, 6, 4, 5
+
+
+def make(seed=0):
+    """A layer of 5 cells, its parameters, inputs [N, T, 4], memory [N, 10], and where episodes begin."""
+    layer, rng = LSTM(INPUTS, SIZE), np.random.default_rng(seed)
+    params = {name: rng.normal(size=shape).astype(np.float32) for name, shape in layer.shapes.items()}
+    x = rng.normal(size=(NUM_ENVS, LENGTH, INPUTS)).astype(np.float32)
+    memory = rng.normal(size=(NUM_ENVS, layer.memory_size)).astype(np.float32)
+    is_first = np.zeros((NUM_ENVS, LENGTH), bool)
+    is_first[0, 0] = is_first[0, 4] = is_first[1, 2] = is_first[1, 3] = True
+    return layer, params, x, memory, is_first
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def loop(params, x, memory, is_first):
+    """One environment, one step, and one gate after another: outputs [N, T, 5], and cells and outputs at the end."""
+    w, b = params["lstm/w"].astype(float), params["lstm/b"].astype(float)
+    outputs, last = np.zeros((NUM_ENVS, LENGTH, SIZE)), np.zeros((NUM_ENVS, 2 * SIZE))
+    for n in range(NUM_ENVS):
+        c, h = memory[n, :SIZE].astype(float), memory[n, SIZE:].astype(float)
+        for t in range(LENGTH):
+            if is_first[n, t]:
+                c, h = np.zeros(SIZE), np.zeros(SIZE)
+            z = np.concatenate([x[n, t], h])
+            i, f, o, g = (z @ w[:, k * SIZE : (k + 1) * SIZE] + b[k * SIZE : (k + 1) * SIZE] for k in range(4))
+            c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            outputs[n, t] = h
+        last[n] = *c, *h
+    return outputs, last
+
+
+def flat(x):
+    return tf.constant(x.reshape(-1, x.shape[-1]))
+
+
+def test_rollouts_are_those_of_a_plain_loop():
+    layer, params, x, memory, is_first = make()
+    output, after = layer.apply(params, flat(x), tf.constant(memory), tf.constant(is_first))
+    expected, last = loop(params, x, memory, is_first)
+    np.testing.assert_allclose(tf.reshape(output, expected.shape), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after, last, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_one_by_one_are_those_of_a_rollout():
+    layer, params, x, memory, is_first = make(1)
+    together, after = layer.apply(params, flat(x), tf.constant(memory), tf.constant(is_first))
+    for t in range(LENGTH):
+        memory = np.where(is_first[:, t, None], np.float32(0), memory)
+        output, memory = (one.numpy() for one in layer.apply(params, tf.constant(x[:, t]), tf.constant(memory)))
+        np.testing.assert_allclose(output, tf.reshape(together, (NUM_ENVS, LENGTH, SIZE))[:, t], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(memory, after, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_go_back_through_time_as_far_as_the_episode_began():
+    layer, params, x, memory, is_first = make(2)
+    x, memory = flat(x), tf.constant(memory)
+    with tf.GradientTape() as tape:
+        tape.watch([x, memory])
+        output, _ = layer.apply(params, x, memory, tf.constant(is_first))
+        last = tf.reduce_sum(tf.reshape(output, (NUM_ENVS, LENGTH, SIZE))[:, -1])
+    of_x, of_memory = tape.gradient(last, [x, memory])
+    reached = np.abs(of_x.numpy().reshape(NUM_ENVS, LENGTH, INPUTS)).max(axis=2) > 0
+    begins = [4, 3, 0]  # the episode of each environment's last step
+    np.testing.assert_array_equal(reached, [[t >= begin for t in range(LENGTH)] for begin in begins])
+    np.testing.assert_array_equal(np.abs(of_memory).max(axis=1) > 0, [False, False, True])
+
+
+def test_it_has_256_cells_as_in_the_paper():
+    assert LSTM(7).memory_size == 2 * CELLS == 512
+    assert LSTM(7).shapes == {"lstm/w": (7 + 256, 4 * 256), "lstm/b": (4 * 256,)}
