@@ -13,6 +13,12 @@ from async_dqn.system.memory import available_bytes
 def resolve(config: Config) -> EnvironmentSpec:
     """The environment. Raises UserError where it, the protocol and the network do not fit together."""
     spec = registry.resolve(config.env, config.protocol, Options.of(vars(config)))
+    if spec.is_continuous and not find(config.agent).continuous_actions:
+        able = [name for name in TABLE if find(name).continuous_actions]
+        raise UserError(
+            f"--env={spec.id}: has continuous actions; --agent={config.agent} needs discrete ones; "
+            f"{' and '.join(able)} can"
+        )
     fitting = fitting_networks(spec.picture_shape)
     if config.network not in ("auto", *fitting):
         raise UserError(
@@ -22,12 +28,6 @@ def resolve(config: Config) -> EnvironmentSpec:
         raise UserError(f"--env_processes=True: is not for Atari games such as {spec.id}, whose emulators have threads")
     if not spec.is_atari and config.protocol != Config.protocol:
         raise UserError(f"--protocol={config.protocol}: is for Atari games, not for {spec.id}; leave it out")
-    if spec.is_continuous and not find(config.agent).continuous_actions:
-        able = [name for name in TABLE if find(name).continuous_actions]
-        raise UserError(
-            f"--env={spec.id}: has continuous actions; --agent={config.agent} needs discrete ones; "
-            f"{' and '.join(able)} can"
-        )
     return spec
 
 
