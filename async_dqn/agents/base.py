@@ -148,6 +148,11 @@ class Agent(abc.ABC):
         return outputs["q_values"] if "q_values" in outputs else outputs["value"][:, 0]
 
     @property
+    def trained(self) -> Sequence[Module]:
+        """The modules that this worker has gradients for, in the order of `modules`."""
+        return self.modules
+
+    @property
     def learns_from_rollouts(self) -> bool:
         """Whether its experience is a `RolloutExperience`; else it is a `ReplayExperience`."""
         return not isinstance(self.config, ReplaySettings)

@@ -147,8 +147,8 @@ class DQN(EpsilonGreedyAgent):
 
     @classmethod
     def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:
-        share = config.replay_capacity // config.num_learners
-        num_envs = config.envs_per_worker * config.num_actors // config.num_learners
+        share = config.replay_capacity // config.num_replays
+        num_envs = config.envs_per_worker * config.num_actors // config.num_replays
         priorities = priority_bytes(num_envs, share) if config.prioritized else 0
         return priorities + required_bytes(num_envs, share, spec.observation_shape, spec.observation_dtype)
 
@@ -187,7 +187,7 @@ class DQN(EpsilonGreedyAgent):
         config, spec = self.config, self.spec
         return Replay(
             num_envs=num_envs,
-            capacity=config.replay_capacity // config.num_learners,
+            capacity=config.replay_capacity // config.num_replays,
             observation_shape=spec.observation_shape,
             observation_dtype=spec.observation_dtype,
             stack=spec.stack,
@@ -208,6 +208,6 @@ class DQN(EpsilonGreedyAgent):
             replay,
             batch_size=config.batch_size,
             train_period=config.train_period,
-            warmup_steps=max(1, config.warmup_steps // config.num_learners),
+            warmup_steps=max(1, config.warmup_steps // config.num_replays),
             sampler=self._make_sampler(replay),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.planning import SWEEPINGS, DynaExperience, Imagined
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
+from async_dqn.nn.module import Module
 from async_dqn.nn.networks import Head
 from async_dqn.settings.fields import setting
 
@@ -50,11 +52,37 @@ class DynaQConfig(DQNConfig):
         minimum=0,
     )
     model_learning_rate: float = setting(1e-3, "Step size of the model.", minimum=0)
+    planning: str = setting(
+        "auto",
+        "With several workers, separate: worker 0 acts and learns, all others train the model and plan; own: each does "
+        "all of it; auto: separate where the workers share gradients on parameter servers.",
+        choices=("auto", "own", "separate"),
+    )
+
+    @property
+    def has_planners(self) -> bool:
+        return self.num_workers > 1 and (
+            self.planning == "separate" or (self.planning == "auto" and not self._against_planners())
+        )
+
+    def _against_planners(self) -> str:
+        """What does not go with planners, and why; "" where all does."""
+        if self.store != "ps":
+            return f"--store={self.store}: --planning=separate needs a parameter server, which holds the queues"
+        if self.mode != "async":
+            return f"--update_mode={self.mode}: with --planning=separate no two workers push alike; leave it out"
+        if self.local_steps:
+            return f"--local_steps={self.local_steps}: with --planning=separate workers push gradients; leave it out"
+        if self.replay != "local":
+            return f"--replay={self.replay}: with --planning=separate worker 0 acts; give one of the two"
+        return ""
 
     def check(self) -> None:
         super().check()
         if self.batch_size % self.planning_depth:
             raise UserError(f"--planning_depth={self.planning_depth}: must divide --batch_size={self.batch_size}")
+        if self.has_planners and self._against_planners():
+            raise UserError(self._against_planners())
 
 
 class DynaQ(DQN):
@@ -68,6 +96,7 @@ class DynaQ(DQN):
         "simulated_share",
         "real_error",
         "simulated_error",
+        "simulated_age",
     )
     network_outputs = DQN.network_outputs | {
         "next_observation": "the model: how the observation changes with each action",
@@ -104,20 +133,29 @@ class DynaQ(DQN):
         probability = 1 / (1 + np.exp(-np.clip(outputs["termination"], -50, 50)))  # [N, A]
         return Imagined(observation[:, -1:] + change, outputs["reward"], probability)
 
+    @property
+    def trained(self) -> Sequence[Module]:
+        values, model = self.modules
+        if not self.config.has_planners:
+            return self.modules
+        return [model] if self.worker else [values]
+
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config = self.config
+        is_planner = config.has_planners and self.worker
+        num_planners = config.num_workers - 1  # the model is trained as often, however many there are
         return DynaExperience(
             self._make_replay(num_envs),
             discount=config.discount,
-            simulated_ratio=config.max_simulated_ratio,
+            simulated_ratio=0 if is_planner else config.max_simulated_ratio,
             depth=config.planning_depth,
             sweeping=config.sweeping,
             max_model_error=config.max_model_error,
             imagine=self._imagine,
             evaluate=evaluate,
             batch_size=config.batch_size,
-            train_period=config.train_period,
-            warmup_steps=max(1, config.warmup_steps // config.num_learners),
+            train_period=config.train_period * (num_planners if is_planner else 1),
+            warmup_steps=max(1, config.warmup_steps // config.num_replays),
         )
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
@@ -133,8 +171,10 @@ class DynaQ(DQN):
             "simulated_share": share,
             "real_error": tf.where(share > 0, np.nan, size),
             "simulated_error": tf.where(share > 0, size, np.nan),
+            "simulated_age": tf.where(share > 0, tf.reduce_mean(batch.model_age), np.nan),
         }
-        return Loss(q_loss + self._model_loss(params, batch), statistics)
+        trains_model = any(module.name == "model" for module in self.trained)
+        return Loss(q_loss + self._model_loss(params, batch) if trains_model else q_loss, statistics)
 
     def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
         """What the model is trained on: how real states change, their rewards, and whether the episode ended."""

@@ -1,11 +1,11 @@
-"""The queue between processes on ps 0.
+"""Queues between processes on ps 0.
 
-A FIFOQueue and a table of the last item that each sender has put in, both shared by name, so that they need no
+Of each, a FIFOQueue and a table of the last item that each sender has put in, both shared by name, so that they need no
 initialisation and are there as soon as a restarted ps is. A lock makes one step of: is it new, is there room, put it
 in. So an item that is sent again, because the answer was lost, is in the queue once; and nobody ever blocks on the ps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ _RECEIVER = -1  # the receiver's row in the table
 
 
 class RemoteQueue:
-    """One process's end of the queue.
+    """One process's end of a queue.
 
     Args:
+      name: of the queue; it has any number of senders, and one receiver.
       target, config: of this worker's server.
       worker: the sender.
       size: items that may be in the queue.
@@ -39,6 +40,7 @@ class RemoteQueue:
         config: tf.compat.v1.ConfigProto,
         spec: ClusterSpec,
         *,
+        name: str = "experience",
         worker: int,
         size: int,
         membership: Callable[[], tuple[int, int]],
@@ -50,9 +52,9 @@ class RemoteQueue:
         with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
             self._order = tf.compat.v1.placeholder(tf.int64, [3])  # generation, joins, number
             self._data = tf.compat.v1.placeholder(tf.uint8, [None])
-            queue = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.uint8], shared_name="experience")
-            lock = tf.CriticalSection(name="experience_lock", shared_name="experience_lock")
-            last = _Table()
+            queue = tf.queue.FIFOQueue(_CAPACITY, [tf.int64, tf.uint8], shared_name=name)
+            lock = tf.CriticalSection(name="experience_lock", shared_name=f"{name}_lock")
+            last = _Table(f"{name}_senders")
             self._put = lock.execute(lambda: self._build_put(queue, last, size))
             self._take = lock.execute(lambda: self._build_take(queue, last))
             self._size = queue.size()
@@ -116,12 +118,29 @@ class RemoteQueue:
             raise RunError(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
 
 
+class Mailbox:
+    """Takes from one queue, and puts into others, each of which is bounded by itself.
+
+    Args:
+      inbox: nobody else takes from it.
+      outboxes: each gets all that is put in.
+    """
+
+    def __init__(self, inbox: RemoteQueue, outboxes: Sequence[RemoteQueue]):
+        self.take = inbox.take
+        self._outboxes = outboxes
+
+    def put(self, number: int, data: np.ndarray) -> bool:
+        """Puts an item into all; False where one of them has no room for it."""
+        return all([outbox.put(number, data) for outbox in self._outboxes])
+
+
 class _Table:
     """int64 keys -> [3] int64, on the ps; what was never set is -1."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._handle = tf.raw_ops.MutableHashTableOfTensorsV2(
-            key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[3], shared_name="experience_senders"
+            key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[3], shared_name=name
         )
 
     def _get(self, key: int) -> tf.Tensor:

@@ -24,7 +24,7 @@ class Block(NamedTuple):
     arrays: Mapping[str, np.ndarray]
     counted: np.ndarray  # [T] int32, how many of each step's N count
     final: np.ndarray  # [M, ...], where the steps led that ended an episode, in the order of time
-    last: np.ndarray  # [N, ...], where the last step led; empty where replay is learned from
+    last: np.ndarray  # [N, ...], where the last step led; empty for pictures that go to replay
     stacked: np.ndarray  # [N, S, ...], what was acted on first; empty where it follows from the block before
     version: int  # updates in the parameters that were acted on
     memory: np.ndarray = NO_MEMORY  # [N, M], what was remembered before the first step; empty for agents without one
@@ -47,16 +47,27 @@ class Block(NamedTuple):
 
 def encode(block: Block) -> np.ndarray:
     """One vector of bytes, [bytes] uint8."""
-    named = {**block.arrays, **{name: getattr(block, name) for name in _OWN}}
-    arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
-    described = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
-    header = json.dumps({"version": block.version, "arrays": described}).encode()
-    parts = [len(header).to_bytes(_HEADER_SIZE, "little"), header, *(array.tobytes() for array in arrays.values())]
-    return np.frombuffer(b"".join(parts), np.uint8)
+    return pack({**block.arrays, **{name: getattr(block, name) for name in _OWN}}, block.version)
 
 
 def decode(data: np.ndarray) -> Block:
     """The inverse of `encode`; its arrays share the memory of `data`."""
+    arrays, version = unpack(data)
+    own = {name: arrays.pop(name) for name in _OWN}
+    return Block(arrays, **own, version=version)
+
+
+def pack(named: Mapping[str, np.ndarray], version: int) -> np.ndarray:
+    """Arrays by name, and a version, as one vector of bytes, [bytes] uint8."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in named.items()}
+    described = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
+    header = json.dumps({"version": version, "arrays": described}).encode()
+    parts = [len(header).to_bytes(_HEADER_SIZE, "little"), header, *(array.tobytes() for array in arrays.values())]
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+def unpack(data: np.ndarray) -> tuple[dict[str, np.ndarray], int]:
+    """The inverse of `pack`; the arrays share the memory of `data`."""
     raw = np.ascontiguousarray(data).data
     begin = _HEADER_SIZE + int.from_bytes(raw[:_HEADER_SIZE], "little")
     header = json.loads(bytes(raw[_HEADER_SIZE:begin]))
@@ -65,8 +76,7 @@ def decode(data: np.ndarray) -> Block:
         array = np.frombuffer(raw, dtype, int(np.prod(shape)), begin).reshape(shape)
         arrays[name] = array
         begin += array.nbytes
-    own = {name: arrays.pop(name) for name in _OWN}
-    return Block(arrays, **own, version=header["version"])
+    return arrays, header["version"]
 
 
 def steps(block: Block) -> Iterator[Step]:
@@ -163,12 +173,12 @@ class BlockWriter:
         self._counted[t] = num_steps
         ended = step.terminated | step.truncated
         self._final.append(step.next_observation[ended].copy())
-        if self._is_rollout:
+        if self._is_rollout or step.next_observation.ndim == 2:  # of vectors always: a model is judged by each step
             self._last = step.next_observation.copy()
-            if t == 0:
-                self._memory = step.memory.copy()
-                if self._begins:
-                    self._stacked = step.stacked.copy()
+        if self._is_rollout and t == 0:
+            self._memory = step.memory.copy()
+            if self._begins:
+                self._stacked = step.stacked.copy()
         self._length += 1
 
     def block(self, version: int) -> Block:

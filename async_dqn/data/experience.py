@@ -28,14 +28,8 @@ class Step(NamedTuple):
     memory: np.ndarray = NO_MEMORY  # [N, M] float32, what was remembered before; empty for agents without a memory
 
 
-class Sink(Protocol):
-    """Takes steps in.
-
-    Attributes:
-      ring: the replay that is to be kept on disk; None where `state` has all there is.
-    """
-
-    ring: Replay | None
+class StepTaker(Protocol):
+    """Takes steps in."""
 
     def add(self, step: Step, num_steps: int) -> None:
         """Takes in one step of all environments, `num_steps` of which count."""
@@ -45,6 +39,16 @@ class Sink(Protocol):
 
         Nothing is learned from their newest step: their games ended where it was taken.
         """
+
+
+class Sink(StepTaker, Protocol):
+    """Takes steps in, and keeps what comes of them.
+
+    Attributes:
+      ring: the replay that is to be kept on disk; None where `state` has all there is.
+    """
+
+    ring: Replay | None
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and plain values to go on from, those of `ring` aside."""

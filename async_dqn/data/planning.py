@@ -1,7 +1,7 @@
 """Dyna: minibatches of real transitions, and of transitions that a learned model of the environment gives."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from async_dqn.nn.aligned import aligned_empty
 SWEEPINGS = ("uniform", "prioritized", "novelty")
 _MEMORY = 0.995  # what averages over transitions keep with each
 _CANDIDATES = 4  # states that are drawn for each that is planned from
+_CATCH_UP = 16  # real minibatches whose simulated ones are made up for, where these were not at hand
 _HASH_BITS = 10  # of the random projection that tells whether a state is new
 
 
@@ -34,6 +35,17 @@ class DynaBatch(NamedTuple):
     is_simulated: np.ndarray  # [B] float32, 0 or 1, the same in all rows
     weight: np.ndarray  # [B] float32, 0 for simulated rows that come after the end of an episode
     model_error: np.ndarray  # [B] float32, of the model now, the same in all rows
+    model_age: np.ndarray  # [B] float32, updates of the model since it gave a simulated row, the same in all rows
+
+
+class Simulated(Protocol):
+    """Simulated minibatches that come from elsewhere."""
+
+    def at_hand(self, wanted: int) -> int:
+        """How many there are without waiting, at most `wanted`."""
+
+    def fill(self, batch: DynaBatch) -> None:
+        """Writes the next one, which is at hand, to its columns, `model_error` and `is_simulated` aside."""
 
 
 class ModelError:
@@ -100,7 +112,8 @@ class DynaExperience(ReplayExperience):
     """Minibatches of real transitions from replay, and of ones that the model imagines, once it is good enough.
 
     Planning starts from real states, with any action, and goes on greedily. There are never more simulated minibatches
-    for each real one than asked for, and none for as long as the model's error is above `max_model_error`.
+    for each real one than asked for, wherever they come from, and none follow a real one while the model's error is
+    above `max_model_error`.
 
     Args:
       simulated_ratio: simulated minibatches for each real one.
@@ -134,12 +147,17 @@ class DynaExperience(ReplayExperience):
         self._discount, self._depth, self._sweeping = discount, depth, sweeping
         self._simulated_ratio, self._max_model_error = simulated_ratio, max_model_error
         self._imagine, self._evaluate = imagine, evaluate
-        flags = [aligned_empty((batch_size,), np.float32) for _ in range(3)]
+        flags = [aligned_empty((batch_size,), np.float32) for _ in range(4)]
         self.batch: Any = DynaBatch(*real, *flags)
         self._real = real
         self._visits = VisitCounts(real.s_tm1[0].size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
         self._error = ModelError(real.s_tm1[0].size)
+        self._simulated: Simulated | None = None  # None: it plans itself
+
+    def learn_from(self, simulated: Simulated) -> None:
+        """Takes what others simulate from now on, as far as it is at hand, in place of planning itself."""
+        self._simulated = simulated
 
     @property
     def plans(self) -> bool:
@@ -156,31 +174,37 @@ class DynaExperience(ReplayExperience):
         self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
 
     def due(self) -> int:
-        return super().due() + int(self._planned)
+        planned = int(self._planned)
+        return super().due() + (planned if self._simulated is None else self._simulated.at_hand(planned))
 
     def draw(self, rng: np.random.Generator, step: int) -> None:
-        if self._planned >= 1:
-            self._planned -= 1
-            self._plan(rng)
-        else:
+        if self._planned < 1 or not (self._simulated is None or self._simulated.at_hand(1)):
             super().draw(rng, step)
+            return
+        self._planned -= 1
+        if self._simulated is None:
+            self.simulate(rng)
+        else:
+            self._simulated.fill(self.batch)
+            self.batch.is_simulated[:], self.batch.model_error[:] = 1, self._error.share
 
     def sample(self, rng: np.random.Generator, step: int) -> None:
         del step
         self._replay.sample(len(self._real.a_tm1), rng, self._real)
-        self.batch.is_simulated[:], self.batch.weight[:] = 0, 1
+        self.batch.is_simulated[:], self.batch.weight[:], self.batch.model_age[:] = 0, 1, 0
         self.batch.model_error[:] = self._error.share
         if self.plans:
-            self._planned += self._simulated_ratio
+            ratio = self._simulated_ratio
+            self._planned = min(self._planned + ratio, 1 + _CATCH_UP * ratio)
 
-    def _plan(self, rng: np.random.Generator) -> None:
+    def simulate(self, rng: np.random.Generator) -> None:
         """Fills the minibatch with simulated transitions."""
         batch, count = self.batch, self._num_starts
         self._replay.sample(len(self._candidates.a_tm1), rng, self._candidates)
         state = self._candidates.s_tm1[self._chosen(rng)]  # [P, 1, D]
         outputs, each, alive = self._evaluate(state), np.arange(count), np.ones(count, bool)
         action = rng.integers(outputs["q_values"].shape[1], size=count, dtype=np.int32)
-        batch.is_simulated[:], batch.model_error[:] = 1, self._error.share
+        batch.is_simulated[:], batch.model_error[:], batch.model_age[:] = 1, self._error.share, 0
         for depth in range(self._depth):
             if depth:
                 outputs = self._evaluate(state)

@@ -18,6 +18,9 @@ OnBlock = Callable[[int, int], None]  # agent steps that came in, and updates in
 class _Receiver:
     """What both kinds share: takes blocks out of the queue as long as nothing else is due.
 
+    Attributes:
+      inner: what the blocks go into.
+
     Args:
       inner: what the blocks go into.
       queue: where they come from.
@@ -27,13 +30,13 @@ class _Receiver:
     def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: OnBlock):
         self.batch: Any = inner.batch
         self.ring: Replay | None = inner.ring
-        self._inner, self._queue, self._on_block = inner, queue, on_block
+        self.inner, self._queue, self._on_block = inner, queue, on_block
         self._last: dict[int, tuple[tuple[int, int], int]] = {}  # stream and number of each sender's last item
         self.is_idle = False  # at the last look nothing was in the queue
 
     def due(self) -> int:
         """Minibatches that are due; where there are none, those that the next block of the queue calls for."""
-        due = self._inner.due()
+        due = self.inner.due()
         if due:
             return due
         item = self._queue.take()
@@ -44,26 +47,26 @@ class _Receiver:
             block = decode(item.data)
             self._receive(item.sender, block, follows)
             self._on_block(block.num_steps, block.version)
-        return self._inner.due()
+        return self.inner.due()
 
     def _receive(self, sender: int, block: Block, follows: bool) -> None:
         """Takes in a block; `follows`: nothing is missing between it and the one before from this sender."""
         raise NotImplementedError
 
     def draw(self, rng: np.random.Generator, step: int) -> None:
-        self._inner.draw(rng, step)
+        self.inner.draw(rng, step)
 
     def feedback(self, per_item: np.ndarray) -> None:
-        self._inner.feedback(per_item)
+        self.inner.feedback(per_item)
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
-        self._inner.truncate(envs)
+        self.inner.truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return self._inner.state()
+        return self.inner.state()
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        self._inner.restore(arrays, values)
+        self.inner.restore(arrays, values)
 
 
 class ReplayReceiver(_Receiver):
@@ -152,9 +155,9 @@ class RolloutReceiver(_Receiver):
                 if name != "outputs"
             }
             joined = one_step[0]._replace(outputs=outputs, **columns)
-            self._inner.add(joined, 0)
+            self.inner.add(joined, 0)
             if spoilt[t].any():
-                self._inner.truncate(np.flatnonzero(spoilt[t]))
+                self.inner.truncate(np.flatnonzero(spoilt[t]))
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         super().truncate(envs)

@@ -1,5 +1,6 @@
 """A worker: one actor-learner on the shared networks; worker 0 is the chief as well."""
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -8,12 +9,13 @@ from typing import Any
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError
 from async_dqn.cluster import server
-from async_dqn.cluster.experience_queue import RemoteQueue
+from async_dqn.cluster.experience_queue import Mailbox, RemoteQueue
 from async_dqn.cluster.leases import LeaseKeeper
 from async_dqn.cluster.quorum import Quorum
 from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
 from async_dqn.cluster.versioned_store import VersionedStore
+from async_dqn.data.queue import ExperienceQueue
 from async_dqn.run import build
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
@@ -22,6 +24,7 @@ from async_dqn.settings.config import Config, QueueSettings
 from async_dqn.system import devices
 
 _SIGNAL_DEADLINE = 5.0  # seconds a ps may take to hear that a worker is done
+_REAL_QUEUE_SIZE = 256  # blocks that a planner may be behind: some seconds, in which it may be started again
 _RESCUE_DEADLINE = 1.0  # the same where an environment has taken most of the time to end
 
 
@@ -54,9 +57,17 @@ def run_worker(
             warn=progress.say,
             should_stop=should_stop.is_set,
         )
-        queue = make_queue(
-            config, spec, store, worker, target=target, session_config=session_config, should_stop=should_stop.is_set
+        open_queue = functools.partial(
+            RemoteQueue,
+            target,
+            session_config,
+            spec,
+            worker=worker,
+            membership=lambda: store.membership,
+            deadline=config.ps_deadline,
+            should_stop=should_stop.is_set,
         )
+        queue = make_queue(config, worker, open_queue)
 
         def leave(code: int) -> None:
             keeper.finish(code, _RESCUE_DEADLINE)
@@ -75,29 +86,20 @@ def _all_listen(spec: ClusterSpec) -> bool:
     return not wait_until_reachable(spec.ps, 0.0, lambda: False)
 
 
-def make_queue(
-    config: Config,
-    spec: ClusterSpec,
-    store: RemoteParameterStore,
-    worker: int,
-    *,
-    target: str,
-    session_config: Any,
-    should_stop: Callable[[], bool],
-) -> RemoteQueue | None:
-    """The queue by which experience crosses to the learner; None where it does not."""
-    if not (isinstance(config, QueueSettings) and config.separates):
+def make_queue(config: Config, worker: int, open_queue: Callable[..., RemoteQueue]) -> ExperienceQueue | None:
+    """This worker's end of the queues by which experience crosses between processes; None where it does not.
+
+    Args:
+      open_queue: takes `name` and `size`.
+    """
+    if not isinstance(config, QueueSettings) or not (config.separates or config.has_planners):
         return None
-    return RemoteQueue(
-        target,
-        session_config,
-        spec,
-        worker=worker,
-        size=config.queue_size,
-        membership=lambda: store.membership,
-        deadline=config.ps_deadline,
-        should_stop=should_stop,
-    )
+    if config.separates:
+        return open_queue(name="experience", size=config.queue_size)
+    simulated = open_queue(name="simulated", size=config.queue_size)
+    planners = [worker] if worker else range(1, config.num_workers)
+    real = [open_queue(name=f"real_{planner}", size=_REAL_QUEUE_SIZE) for planner in planners]
+    return Mailbox(real[0], [simulated]) if worker else Mailbox(simulated, real)
 
 
 def make_remote_store(

@@ -9,7 +9,7 @@ import numpy as np
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.types import StepResult
-from async_dqn.data.experience import Evaluate, Outputs, Sink, Step
+from async_dqn.data.experience import Evaluate, Outputs, Sink, Step, StepTaker
 from async_dqn.data.memory import Memory
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.store.client import ParameterClient
@@ -41,6 +41,7 @@ class Actor:
     ):
         config, spec = agent.config, agent.spec
         self.agent, self.experience, self.evaluate = agent, experience, evaluate
+        self._sink: StepTaker = experience  # where it hands on what happens
         self._explore = explore
         self._client, self._rng = client, rng
         self._frame_stack = FrameStack(
@@ -53,7 +54,7 @@ class Actor:
 
     def reset(self, observation: np.ndarray) -> None:
         """Begins with the first observations [N, ...] of all environments, whatever episodes were going on."""
-        self.experience.truncate()
+        self._sink.truncate()
         self._observation = observation
         self._stacked = self._frame_stack.reset(observation)
         self._memory.forget(np.arange(len(observation)))
@@ -84,9 +85,9 @@ class Actor:
             result.next_observation,
             self._memory.now,
         )
-        self.experience.add(step, num_steps)
+        self._sink.add(step, num_steps)
         if result.bad_values:
-            self.experience.truncate(result.spoilt())
+            self._sink.truncate(result.spoilt())
         first = result.first()
         self._observation = result.observation
         self._stacked = self._frame_stack.push(result.observation, first)

@@ -26,7 +26,7 @@ from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore, state_shapes
 from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
-from async_dqn.store.gradient_client import GradientClient
+from async_dqn.store.gradient_client import GradientClient, ModelClient
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
@@ -40,10 +40,13 @@ class Part(Enum):
     ACTOR_LEARNER = auto()
     ACTOR = auto()  # what happens crosses a queue to the learner
     LEARNER = auto()
+    PLANNER = auto()  # worker 0 acts and learns
 
 
 def part_of(config: Config, worker: int) -> Part:
     """The part that a worker runs."""
+    if config.has_planners and worker:
+        return Part.PLANNER
     if not config.separates:
         return Part.ACTOR_LEARNER
     return Part.ACTOR if worker else Part.LEARNER
@@ -173,7 +176,8 @@ def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:
     if config.local_steps:
         options |= {"modules": agent.modules, "wire_dtype": config.wire_dtype}
         return DeltaClient(store, local_steps=config.local_steps, **options)
-    return GradientClient(store, **options)
+    kind = ModelClient if part_of(config, agent.worker) is Part.PLANNER else GradientClient
+    return kind(store, trained=agent.trained, **options)
 
 
 def make_evaluate(

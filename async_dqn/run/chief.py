@@ -378,9 +378,7 @@ class Chief:
         """Writes the last row, the last checkpoint and the summary. Gives what could not be saved, and why; or ""."""
         self._next_best = -math.inf
         counters = self.log()
-        missing = counters.env_steps - counters.received
-        if self._config.separates and missing > 0:
-            self._progress.say(f"the experience of {missing:,} agent steps has not reached the learner")
+        self._say_what_is_lost(counters)
         self.save(exit_reason)
         if self._writing:
             try:
@@ -393,6 +391,15 @@ class Chief:
         self._episodes.close()
         self._tensorboard.close()
         return self._unsaved
+
+    def _say_what_is_lost(self, counters: Counters) -> None:
+        """Of experience that crosses queues."""
+        config = self._config
+        num_planners = (config.num_workers - 1) * config.has_planners
+        missing = counters.env_steps * (num_planners or config.separates) - counters.received
+        if missing > 0:
+            receivers = f"the planners, which are {num_planners}" if num_planners else "the learner"
+            self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")
 
 
 def _best_mean(run: RunDirectory) -> float:

@@ -54,7 +54,7 @@ class Learner:
 
         It hands the gradients to the client, unless something in them is not finite.
         """
-        client, modules = self._client, self._agent.modules
+        client, modules, trained = self._client, self._agent.modules, self._agent.trained
         specs = [tf.TensorSpec(array.shape, array.dtype) for array in self._experience.batch]
         signature = [*specs, tf.TensorSpec([len(modules)]), tf.TensorSpec([2], tf.int32)]
 
@@ -62,18 +62,18 @@ class Learner:
         def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
             *arrays, rates, seed = inputs
             batch = type(self._experience.batch)(*arrays)
-            online = [client.online[module.name].read_value() for module in modules]
+            online = {module.name: client.online[module.name].read_value() for module in modules}
+            watched = [online[module.name] for module in trained]
             targets = {
                 module.name: module.layout.unflatten(client.target[module.name].read_value())
                 for module in modules
                 if module.has_target
             }
             with tf.GradientTape() as tape:
-                tape.watch(online)
-                named = zip(modules, online, strict=True)
-                params = {module.name: module.layout.unflatten(flat) for module, flat in named}
+                tape.watch(watched)
+                params = {module.name: module.layout.unflatten(online[module.name]) for module in modules}
                 loss = self._agent.loss(params, targets, batch, seed)
-            gradients = tape.gradient(loss.value, online, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(loss.value, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             gradients = self._clipped(gradients)
             is_finite = tf.math.is_finite(loss.value)
             for gradient in gradients:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from async_dqn.base.types import BadValue, Episode
 from async_dqn.envs.vector_env import VectorEnv
 from async_dqn.run.actor import Actor
+from async_dqn.run.planner import Planner
 from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.run.stuck import Gate
 from async_dqn.store.client import ParameterClient
@@ -125,3 +126,17 @@ def run_learner(learner: SeparateLearner, client: ParameterClient) -> Generator[
                 time.sleep(_WAIT)
             client.clock.enter(part)
             yield Tick(0, [])
+
+
+def run_planner(planner: Planner, client: ParameterClient) -> Generator[Tick, None, None]:
+    """Trains the model on what comes in and plans with it, by turns, until the run is over.
+
+    As the queue of what it plans is bounded, it waits where it is faster than the learner.
+    """
+    while not planner.is_done():
+        has_learned = planner.learn()
+        if not planner.plan() and not has_learned:
+            part = client.clock.enter("waiting")
+            time.sleep(_WAIT)
+            client.clock.enter(part)
+        yield Tick(0, [])

@@ -111,7 +111,7 @@ class SeparateLearner:
         if not agent.learns_from_rollouts:
             replay = agent.make_experience(config.num_actors * num_envs, self.evaluate)
             assert isinstance(replay, ReplayExperience)
-            first_sender = config.num_workers - config.num_actors
+            first_sender = int(config.separates)  # else worker 0 acts
             return ReplayReceiver(replay, queue, num_envs=num_envs, first_sender=first_sender, on_block=self._on_block)
         rollouts = agent.make_experience(config.rollouts_per_batch * num_envs, self.evaluate)
         assert isinstance(rollouts, RolloutExperience)

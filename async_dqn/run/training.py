@@ -14,13 +14,15 @@ from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import Part, make_seeds, part_of
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.loop import Tick, run_actor, run_learner, run_loop
+from async_dqn.run.loop import Tick, run_actor, run_learner, run_loop, run_planner
+from async_dqn.run.planner import PlannedActorLearner, Planner
 from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.run.snapshots import Snapshots
 from async_dqn.run.stuck import Gate, rescued
 from async_dqn.run.worker_metrics import WorkerMetrics
 from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.client import ParameterClient
+from async_dqn.store.round_trip import RoundTripClient
 
 # Vector steps that a worker claims at once: few enough to share out the end of a run, many enough to cost nothing.
 _CLAIM = 16
@@ -57,7 +59,11 @@ class Training:
         self.part: Actor | SeparateLearner
         self._env: VectorEnv | NoEnvironments = NoEnvironments()
         part = part_of(config, worker)
-        if part is Part.ACTOR_LEARNER:
+        if config.has_planners:
+            assert isinstance(client, RoundTripClient) and queue is not None
+            kind = Planner if part is Part.PLANNER else PlannedActorLearner
+            self.part = kind(agent, client, queue, agent_seeds)
+        elif part is Part.ACTOR_LEARNER:
             self.part = ActorLearner(agent, client, agent_seeds)
         elif part is Part.ACTOR:
             assert isinstance(client, ActingClient) and queue is not None
@@ -69,7 +75,7 @@ class Training:
         self._snapshots = Snapshots(config, run, worker, run_id=run_id, part=self.part, say=say)
         saved_seed, totals = self._snapshots.load()
         seed = environment_seed if saved_seed is None else saved_seed
-        if part is not Part.LEARNER:
+        if part in (Part.ACTOR_LEARNER, Part.ACTOR):
             timeout = config.env_timeout if config.env_processes else 0.0
             self._env = registry.make_vector_env(
                 agent.spec, config.envs_per_worker, seed, num_threads, process_timeout=timeout
@@ -119,6 +125,8 @@ class Training:
 
     def _ticks(self, env: VectorEnv | Gate | NoEnvironments) -> Generator[Tick, None, None]:
         part, client = self.part, self._client
+        if isinstance(part, Planner):
+            return run_planner(part, client)
         if isinstance(part, SeparateLearner):
             return run_learner(part, client)
         assert not isinstance(env, NoEnvironments)

@@ -336,18 +336,28 @@ class Config(
         return {field.name: _UNSHARED[field.name] for field in dataclasses.fields(cls) if field.name in _UNSHARED}
 
     @property
+    def has_planners(self) -> bool:
+        """Whether worker 0 alone acts, and all others train a model of the environment and plan with it."""
+        return False
+
+    @property
     def num_actors(self) -> int:
         """Workers that act."""
-        return self.num_workers - int(self.separates)
+        return 1 if self.has_planners else self.num_workers - int(self.separates)
 
     @property
     def num_learners(self) -> int:
         """Workers that learn, each from experience of its own."""
         return 1 if self.separates else self.num_workers
 
+    @property
+    def num_replays(self) -> int:
+        """Replays that all experience is shared out over; each planner has all of it."""
+        return 1 if self.has_planners else self.num_learners
+
     def actor_index(self, worker: int) -> int:
         """Which of the actors a worker is; 0 for one that does not act."""
-        return max(0, worker - int(self.separates))
+        return 0 if self.has_planners else max(0, worker - int(self.separates))
 
     def check(self) -> None:
         super().check()
@@ -405,8 +415,8 @@ class QueueSettings(Config):
 
     queue_size: int = setting(
         2,
-        "With --replay=global or --parallelism=data, blocks of steps that may wait for the learner; while so many do, "
-        "actors wait.",
+        "With --replay=global, --parallelism=data or planners, blocks that may wait for the learner; while so many do, "
+        "those who send them wait.",
         minimum=1,
         maximum=10_000,
         only_with={"replay": ("global",), "parallelism": ("data",)},  # of which an agent has one
@@ -457,7 +467,8 @@ class ReplaySettings(QueueSettings):
     )
     send_period: int = setting(
         16,
-        "With --replay=global, steps of each environment that an actor sends together; as often it pulls parameters.",
+        "With --replay=global or planners, steps of each environment that an actor sends together; as often it pulls "
+        "parameters.",
         minimum=1,
         maximum=10_000,
         only_with={"replay": ("global",)},

@@ -17,15 +17,6 @@ class ActingClient(RoundTripClient):
     def __init__(self, store: ParameterStore, *, max_nonfinite: int):
         super().__init__(store, overlap=False, max_nonfinite=max_nonfinite, max_staleness=0)
 
-    @property
-    def version(self) -> int:
-        """Updates in the copy."""
-        return self._pulled_updates
-
-    def pull(self) -> None:
-        """Reports what is counted, and takes the newest parameters."""
-        self._start_round_trip(None, pull=True)
-
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> Any:
         raise AssertionError("a worker that only acts has no gradients")
 

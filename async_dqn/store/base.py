@@ -32,6 +32,7 @@ class Counters(NamedTuple):
     target_refreshes: int = 0  # the store's to count: what a worker adds to it is not taken
     received: int = 0  # agent steps whose experience has crossed to the learner
     age_sum: int = 0  # over these: updates between the parameters they were taken with and those that learn from them
+    model_updates: int = 0  # updates by planners, of a model of the environment
     stopped: int = 0  # not 0: everyone ends now, for the `Stop` that it is
 
 

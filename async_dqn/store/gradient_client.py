@@ -7,16 +7,22 @@ from typing import Any
 
 import tensorflow as tf
 
+from async_dqn.nn.module import Module
 from async_dqn.store.base import ParameterStore
 from async_dqn.store.round_trip import RoundTripClient
 
 
 class GradientClient(RoundTripClient):
-    """Pushes each minibatch's gradient and pulls the parameters that come of it."""
+    """Pushes each minibatch's gradient and pulls the parameters that come of it.
 
-    def __init__(self, store: ParameterStore, **options: Any):
+    Args:
+      trained: the modules that this worker pushes to, and with that pulls; None: all. Others come with `pull` alone.
+    """
+
+    def __init__(self, store: ParameterStore, *, trained: Sequence[Module] | None = None, **options: Any):
         super().__init__(store, **options)
-        self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in self.modules]
+        self._trained = self.modules if trained is None else trained
+        self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in self._trained]
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
         del rates  # it is the store that steps
@@ -25,8 +31,16 @@ class GradientClient(RoundTripClient):
 
     def after_minibatch(self) -> None:
         super().after_minibatch()
-        named = zip(self.modules, self._gradients, strict=True)
+        named = zip(self._trained, self._gradients, strict=True)
         self._start_round_trip({module.name: gradient.numpy() for module, gradient in named}, pull=True)
 
     def finish(self) -> None:
         self._close()
+
+
+class ModelClient(GradientClient):
+    """A planner's: what it pushes are updates of a model of the environment, which are counted as such."""
+
+    def after_minibatch(self) -> None:
+        self.count(model_updates=1)
+        super().after_minibatch()

@@ -71,6 +71,16 @@ class RoundTripClient(ParameterClient):
         self._pulled_updates = pulled.counters.updates
         self._begin_with(pulled.online)
 
+    @property
+    def version(self) -> int:
+        """Updates in the copy."""
+        return self._pulled_updates
+
+    def pull(self) -> None:
+        """Reports what is counted, and takes the newest parameters of all modules. Not between minibatch and push."""
+        self._start_round_trip(None, pull=True)
+        self._finish_round_trip()
+
     def abandon_round_trip(self, deadline: float) -> None:
         """After an outage: waits until the one under way has failed as well, so that it cannot arrive later."""
         if self._under_way is not None:

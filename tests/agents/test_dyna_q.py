@@ -30,6 +30,7 @@ def make_batch(simulated=0):
         is_simulated=np.full(6, simulated, np.float32),
         weight=np.array([1, 1, 1, 1, 1, 1 - simulated], np.float32),
         model_error=np.full(6, 0.25, np.float32),
+        model_age=np.full(6, 3, np.float32),
     )
 
 
@@ -80,6 +81,7 @@ def test_the_model_learns_from_real_transitions_alone():
     assert float(loss.statistics["simulated_share"]) == 0
     assert float(loss.statistics["model_error"]) == 0.25
     assert np.isnan(loss.statistics["simulated_error"]) and np.isfinite(loss.statistics["real_error"])
+    assert np.isnan(loss.statistics["simulated_age"])
     _, found = gradients(agent, make_batch(simulated=1))
     assert all(np.abs(one).max() == 0 for one in found["model"].values())
 
@@ -95,6 +97,7 @@ def test_the_values_learn_from_all_rows_of_weight_real_or_not():
             assert (largest(found["q"], expected["q"]) > 1e-5) == (row in rows), row
     assert float(loss.statistics["simulated_share"]) == 1
     assert np.isnan(loss.statistics["real_error"]) and np.isfinite(loss.statistics["simulated_error"])
+    assert float(loss.statistics["simulated_age"]) == 3
 
 
 def test_an_environment_whose_observations_are_no_vectors_is_refused():

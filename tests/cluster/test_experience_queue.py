@@ -1,24 +1,19 @@
 """The queue on a real ps, and whole runs whose experience crosses it, with processes that are killed meanwhile."""
 
-import contextlib
-import json
 import os
 import signal
 
 import numpy as np
-import psutil
 import pytest
-from cluster_helpers import START, assert_ports_free, commands, processes_naming, store_cluster, wait_until
+from cluster_helpers import commands, store_cluster
+from local_run_helpers import RUN, kill, summary_of, wait_until_at
 
-from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 
 pytestmark = pytest.mark.cluster
 
 SIZE = 3
 START_AT = {"q": np.zeros(3, np.float32)}
-RUN = 300.0  # seconds for a whole small run on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -103,39 +98,6 @@ REPLAY = ["--agent=dqn", "--replay=global", "--checkpoint_period=2"]
 ROLLOUTS = ["--agent=ppo", "--parallelism=data", "--checkpoint_period=2"]
 SHARED = [*REPLAY, "--store=shared_memory"]
 VTRACE = ["--agent=a3c", "--parallelism=data", "--vtrace", "--rollouts_per_batch=2"]
-
-
-def steps_of(run):
-    return int(rows(run.metrics)[-1]["env_steps"] or 0) if run.metrics.exists() and rows(run.metrics) else 0
-
-
-def wait_until_at(run, steps):
-    wait_until(lambda: steps_of(run) >= steps, START + RUN, f"{steps} agent steps")
-
-
-def find(local, worker):
-    """The process that is a worker of a `local` run; None while there is none."""
-    with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(local.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                line = process.cmdline()
-                if "async_dqn" in line and "worker" in line and f"--task_index={worker}" in line:
-                    return process
-    return None
-
-
-def kill(local, worker):
-    """Kills one worker, once one that was killed before is back; nothing where the run is over by then."""
-    wait_until(lambda: find(local, worker) or local.process.poll() is not None, START, f"worker {worker} is there")
-    if found := find(local, worker):
-        found.kill()
-
-
-def summary_of(run):
-    wait_until(lambda: not processes_naming(run.path), 10, "every process of the run has ended")
-    if (spec := run.path / "cluster.json").exists():  # else it was in shared memory
-        assert_ports_free(ClusterSpec.load(spec))
-    return json.loads(run.summary.read_text())
 
 
 @pytest.mark.slow
