@@ -52,7 +52,7 @@ class Parts:
             )
         self.client = make_client(self.store, **options)
         self.learner = Learner(
-            SimpleNamespace(modules=modules, loss=self.loss),
+            SimpleNamespace(modules=modules, trained=modules, loss=self.loss),
             self.client,
             Script(*minibatches),
             max_gradient_norm=max_gradient_norm,
