@@ -174,11 +174,16 @@ class DynaExperience(ReplayExperience):
         self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
 
     def due(self) -> int:
-        planned = int(self._planned)
-        return super().due() + (planned if self._simulated is None else self._simulated.at_hand(planned))
+        return super().due() + self._num_ready(int(self._planned))
+
+    def _num_ready(self, wanted: int) -> int:
+        """How many simulated minibatches can be had now, at most `wanted`."""
+        if self._simulated is None:
+            return wanted
+        return self._simulated.at_hand(wanted) if self.plans else 0
 
     def draw(self, rng: np.random.Generator, step: int) -> None:
-        if self._planned < 1 or not (self._simulated is None or self._simulated.at_hand(1)):
+        if self._planned < 1 or not self._num_ready(1):
             super().draw(rng, step)
             return
         self._planned -= 1

@@ -80,7 +80,9 @@ def test_a_learner_draws_what_is_at_hand_within_the_ratio():
     assert real == 51 - 3
     assert [draw() for _ in range(5)] == [1, 1, 1, 1, 0]
     send(1, 9)
-    assert [draw() for _ in range(8)] == [1, 1, 1, 1, 0, 1, 1, 0]
+    assert [draw() for _ in range(6)] == [1, 1, 1, 1, 0, 1]
+    experience._error.sums[0] += 1e9  # the model is found to be wrong
+    assert [draw() for _ in range(3)] == [0, 0, 0] and experience.due() == 51 - 8
 
 
 def make_pair(queue, length=4, num_envs=1):
