@@ -58,6 +58,21 @@ class DynaQConfig(DQNConfig):
         "all of it; auto: separate where the workers share gradients on parameter servers.",
         choices=("auto", "own", "separate"),
     )
+    queue_size: int = setting(
+        2,
+        "Blocks of simulated minibatches that may wait for worker 0; while so many do, planners wait. With "
+        "--replay=global, blocks of steps, and actors.",
+        minimum=1,
+        maximum=10_000,
+        only_with={"planning": ("auto", "separate")},
+    )
+    send_period: int = setting(
+        16,
+        "Steps of each environment, and simulated minibatches, that are sent together; as often parameters are pulled.",
+        minimum=1,
+        maximum=10_000,
+        only_with={"planning": ("auto", "separate")},
+    )
 
     @property
     def has_planners(self) -> bool:

@@ -20,6 +20,7 @@ ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  #
 _UNSHARED = ALONE | {
     "replay": "local",
     "parallelism": "gradient",
+    "planning": "auto",
     "local_steps": 0,
     "averages": "own",
     "wire_dtype": "float32",
@@ -415,8 +416,8 @@ class QueueSettings(Config):
 
     queue_size: int = setting(
         2,
-        "With --replay=global, --parallelism=data or planners, blocks that may wait for the learner; while so many do, "
-        "those who send them wait.",
+        "With --replay=global or --parallelism=data, blocks of steps that may wait for the learner; while so many do, "
+        "actors wait.",
         minimum=1,
         maximum=10_000,
         only_with={"replay": ("global",), "parallelism": ("data",)},  # of which an agent has one
@@ -467,8 +468,7 @@ class ReplaySettings(QueueSettings):
     )
     send_period: int = setting(
         16,
-        "With --replay=global or planners, steps of each environment that an actor sends together; as often it pulls "
-        "parameters.",
+        "With --replay=global, steps of each environment that an actor sends together; as often it pulls parameters.",
         minimum=1,
         maximum=10_000,
         only_with={"replay": ("global",)},

@@ -32,6 +32,7 @@ OPTIONS = {
     "num_ps": [2],
     "replay": ["global"],
     "parallelism": ["data"],
+    "planning": ["own", "separate"],
     "queue_size": [3],
     "send_period": [5],
     "rollouts_per_batch": [2],
@@ -90,6 +91,8 @@ RULES = [
     ("queue_size", Other(2), "replay", ["local"]),
     ("queue_size", Other(2), "parallelism", ["gradient"]),
     ("send_period", Other(16), "replay", ["local"]),
+    ("queue_size", Other(2), "planning", ["own"]),
+    ("send_period", Other(16), "planning", ["own"]),
     ("rollouts_per_batch", Other(1), "parallelism", ["gradient"]),
     ("priority_exponent", [0.3], "prioritized", [False]),
     ("exploration", Other("shared"), "noisy", [True]),
@@ -104,6 +107,10 @@ RULES = [
 CLUSTER_RULES = [
     ("replay", ["global"], "update_mode", ["sync"]),
     ("parallelism", ["data"], "update_mode", ["sync"]),
+    ("planning", ["separate"], "store", ["shared_memory"]),
+    ("planning", ["separate"], "update_mode", Other("async")),
+    ("planning", ["separate"], "local_steps", Other(0)),
+    ("planning", ["separate"], "replay", ["global"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
     ("store", ["shared_memory"], "agent", ["paac"]),
 ]
@@ -120,6 +127,7 @@ ALONE = {  # how a run in one process shares its work
     "num_ps": 1,
     "replay": "local",
     "parallelism": "gradient",
+    "planning": "auto",
 }
 LACKS = {  # some of what agents have no flags for
     "dqn": ["parallelism", "vtrace", "sarsa", "concurrent"],
@@ -155,6 +163,8 @@ def violated(agent, command, given):
         settings |= {"update_mode": "async", "num_workers": 1}
         found = [(f"--{name}=", "baseline") for name, value in given.items() if ALONE.get(name, value) != value]
     for name, values, other, unwanted in RULES + CLUSTER_RULES * (settings["num_workers"] > 1):
+        if other == "replay" and "planning" in settings and name != "planning":
+            continue  # planners have queues too
         if name in given and given[name] in values and other in settings and settings[other] in unwanted:
             found.append((f"--{name}=", f"--{other}"))
     return found
