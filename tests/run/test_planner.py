@@ -242,7 +242,7 @@ def test_after_the_parameters_were_put_back_nothing_of_before_is_sent_or_learned
 
 def test_which_part_a_worker_runs_follows_from_the_settings():
     def parts_of(**settings):
-        config = make_config("dyna_q", "cartpole", SMALL | {"num_workers": 3} | settings)
+        config = make_config("dyna_q", "cartpole", SMALL | {"num_workers": 3, "send_period": 16} | settings)
         return [part_of(config, worker) for worker in range(config.num_workers)]
 
     all_alike = [Part.ACTOR_LEARNER] * 3
