@@ -205,7 +205,7 @@ def test_which_part_a_worker_runs_follows_from_the_settings():
     apart, alone = make_config("dqn"), make_config("dqn", num_workers=1)
     assert [part_of(apart, worker) for worker in range(3)] == [Part.LEARNER, Part.ACTOR, Part.ACTOR]
     assert part_of(alone, 0) is Part.ACTOR_LEARNER
-    assert part_of(make_config("dqn", replay="local"), 1) is Part.ACTOR_LEARNER
+    assert part_of(make_config("dqn", replay="local", send_period=16), 1) is Part.ACTOR_LEARNER
     assert (apart.num_actors, apart.num_learners, alone.num_actors, alone.num_learners) == (2, 1, 1, 1)
 
 
