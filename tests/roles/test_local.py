@@ -60,7 +60,13 @@ class LocalRun:
         self.should_stop = threading.Event()
         self.code: int | None = None
         config = types.SimpleNamespace(
-            num_ps=num_ps, num_workers=num_workers, total_steps=10, stop_at_return=18.0, lease=how.pop("lease", 20.0)
+            agent="dqn",
+            env="CartPole-v1",
+            num_ps=num_ps,
+            num_workers=num_workers,
+            total_steps=10,
+            stop_at_return=18.0,
+            lease=how.pop("lease", 20.0),
         )
         how = {"resume": False, "max_restarts": 3, "private_network": "auto", "plain": False} | how
 

@@ -14,6 +14,7 @@ from async_dqn.system import signals
 CHILD = """
     import os, signal, sys, time
     from async_dqn.system import signals
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell runs in the background inherits it as ignored
     stop = signals.install()
     if "asked" in sys.argv:
         stop.set()  # as when a parameter server asks all workers to end
