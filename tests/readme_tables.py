@@ -206,6 +206,31 @@ def algorithms_table() -> str:
     return table(head, rows).replace("---:", "---") + origin  # most of it is text
 
 
+def sharing_table() -> str:
+    """What each way to share the work needed on CartPole, and how fast it was."""
+    found, rows = read("studies/sharing/results.json"), []
+    for kind in dict.fromkeys(run["kind"] for run in found["runs"]):
+        runs = [run for run in found["runs"] if run["kind"] == kind]
+        reached = [run for run in runs if "agent steps to the goal" in run]
+        seconds = [{"seconds": 60 * run["minutes to the goal"]} for run in reached]
+        cells = [
+            spread([run[name] for run in of])
+            for name, of in (
+                ("agent steps to the goal", reached),
+                ("seconds", seconds),
+                ("agent steps/s", runs),
+                ("updates/s", runs),
+                ("mean staleness", runs),
+            )
+        ]
+        rows.append([kind, *cells])
+    head = ["who shares what", "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", "mean staleness"]
+    call = found["calls"][-1]
+    return table(head, rows) + made_by(
+        call["command"], call["date"], call["cpu"], call["versions"], call["git revision"]
+    )
+
+
 def comparison_table() -> str:
     """One process against a cluster, each run's value."""
     rows = []
