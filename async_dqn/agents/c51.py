@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Loss, Params
-from async_dqn.agents.dqn import DQN, DQNConfig
+from async_dqn.agents.dqn import CARTPOLE, DQN, DQNConfig
 from async_dqn.base.errors import UserError
 from async_dqn.nn import losses
 from async_dqn.nn.networks import Head
@@ -49,7 +49,7 @@ class C51(DQN):
         "atari-fast": DQN.presets["atari-fast"],
         "pong-fast": DQN.presets["pong-fast"],
         # Rewards of 1 a step for up to 500 steps: with the discount of 0.99 their sum stays below 100.
-        "cartpole": {**DQN.presets["cartpole"], "v_min": 0.0, "v_max": 100.0},
+        "cartpole": {**CARTPOLE, "v_min": 0.0, "v_max": 100.0},
     }
 
     config: C51Config

@@ -60,7 +60,7 @@ _ATARI_FAST = {
     "overlap_steps": True,
     "local_steps": 4,
 }
-_CARTPOLE = {
+CARTPOLE = {
     "total_steps": 30_000,
     "envs_per_worker": 4,
     "clip_rewards": False,
@@ -111,8 +111,10 @@ class DQN(EpsilonGreedyAgent):
             "final_learning_rate": 1e-4,
             "learning_rate_steps": 500_000,
         },
-        "cartpole": _CARTPOLE,
-        "lunarlander": _CARTPOLE
+        # So that good policies last: a replay that does not forget how games are lost, small steps at the end, and values
+        # that layer norm keeps from growing without bound.
+        "cartpole": CARTPOLE | {"replay_capacity": 100_000, "final_learning_rate": 1e-5, "layer_norm": True},
+        "lunarlander": CARTPOLE
         | {
             "total_steps": 300_000,
             "envs_per_worker": 8,
@@ -125,7 +127,7 @@ class DQN(EpsilonGreedyAgent):
             "final_learning_rate": 5e-5,
         },
         # Noise is learned by heart sooner with the contrast that `center_frames` gives, and with n-step returns.
-        "pictures": _CARTPOLE
+        "pictures": CARTPOLE
         | {
             "total_steps": 200_000,
             "center_frames": False,

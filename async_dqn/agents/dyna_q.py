@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Loss, Params, make_module, make_network
-from async_dqn.agents.dqn import DQN, DQNConfig
+from async_dqn.agents.dqn import CARTPOLE, DQN, DQNConfig
 from async_dqn.base import schedules
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
@@ -118,7 +118,7 @@ class DynaQ(DQN):
         "reward": "the model: the reward of each action",
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
-    presets = {"cartpole": {**DQN.presets["cartpole"], "local_steps": 0}}
+    presets = {"cartpole": {**CARTPOLE, "local_steps": 0}}
 
     config: DynaQConfig
 

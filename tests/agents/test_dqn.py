@@ -16,7 +16,9 @@ from async_dqn.run import build
 
 
 def make_agent(worker=0, **overrides):
-    return build.make_agent(make_config("dqn", "cartpole", {"env": "CartPole-v1"} | overrides), worker)
+    """One whose network is plain enough to be written out by hand."""
+    settings = {"env": "CartPole-v1", "layer_norm": False} | overrides
+    return build.make_agent(make_config("dqn", "cartpole", settings), worker)
 
 
 def forward(arrays, x):
