@@ -111,8 +111,8 @@ class DQN(EpsilonGreedyAgent):
             "final_learning_rate": 1e-4,
             "learning_rate_steps": 500_000,
         },
-        # So that good policies last: a replay that does not forget how games are lost, small steps at the end, and values
-        # that layer norm keeps from growing without bound.
+        # So that good policies last: a replay that does not forget how games are lost, small steps at the end, and
+        # layer norm, which keeps values from growing without bound.
         "cartpole": CARTPOLE | {"replay_capacity": 100_000, "final_learning_rate": 1e-5, "layer_norm": True},
         "lunarlander": CARTPOLE
         | {
