@@ -41,12 +41,16 @@ def finish(command, run: RunDirectory) -> dict:
     ["dqn", "dqn --prioritized", "dqn --noisy", "c51", "rainbow", "fast_dqn", "ppo", "a3c", "paac", "nstep_q", "pqn"],
 )
 def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
-    flags = [f"--agent={agent.split()[0]}", *agent.split()[1:], f"--stop_at_return={GOAL}", "--threads=1"]
+    """Beyond the goal with replay; else for all its steps, as the network of a single moment may play badly."""
+    flags = [f"--agent={agent.split()[0]}", *agent.split()[1:], "--threads=1"]
+    has_replay = agent.split()[0] in table.owners("warmup_steps")
+    goal = [f"--stop_at_return={1.3 * GOAL}"] if has_replay else []
     agent = agent.replace(" ", "")
-    command, run = begin(start, agent, "baseline", *flags)
+    command, run = begin(start, agent, "baseline", *flags, *goal)
     summary = finish(command, run)
-    assert summary["exit_reason"] == "solved"
-    assert summary["env_steps"] < run.read_config().total_steps
+    assert summary["exit_reason"] == ("solved" if has_replay else "finished")
+    assert summary["best_mean_return_100"] >= GOAL
+    assert (summary["env_steps"] < run.read_config().total_steps) == has_replay
     played = start(f"evaluate-{agent}", "evaluate", f"--logdir={run.path}", "--games=20", "--seed=1")
     assert played.wait(RUN) == 0 and played.err == "", played.out + played.err
     result = json.loads((run.path / "evaluation.json").read_text())
