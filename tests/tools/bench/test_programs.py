@@ -185,7 +185,8 @@ def test_a_process_that_outlives_its_launcher_is_a_failure_and_ended(script, tmp
 
 def learn(total_steps, goal):
     settings = {"env": "CartPole-v1", "total_steps": total_steps, "stop_at_return": goal}
-    return programs.learn("baseline", table.make_config("dqn", "cartpole", settings))
+    alone = table.find("dqn").Config.unshared()
+    return programs.learn("baseline", table.make_config("dqn", "cartpole", settings | alone))
 
 
 @pytest.mark.cluster
