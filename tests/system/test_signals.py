@@ -1,5 +1,6 @@
 """The first signal asks, the second one ends: whatever else has asked before."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,6 @@ from async_dqn.system import signals
 CHILD = """
     import os, signal, sys, time
     from async_dqn.system import signals
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell runs in the background inherits it as ignored
     stop = signals.install()
     if "asked" in sys.argv:
         stop.set()  # as when a parameter server asks all workers to end
@@ -24,6 +24,15 @@ CHILD = """
     time.sleep(0.2)
     print("saved", flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    """Children hear SIGHUP and SIGINT, though a shell may have started the tests with nohup or in the background."""
+    with contextlib.ExitStack() as stack:
+        for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            stack.callback(signal.signal, number, signal.signal(number, handler))
+        yield
 
 
 def start(*arguments: str) -> subprocess.Popen:
