@@ -104,6 +104,17 @@ def speed_table(name: str) -> str:
     return table(["program", *columns, "cluster to it"], rows) + bench_origin(f"bench/{name}")
 
 
+def ways_table() -> str:
+    """Whole programs side by side, each way to share the work."""
+    columns = ("agent steps/s", "minibatches/s", "cores used", "resident MB")
+    rows = [
+        [case, *(spread([v[key] for v in values]) for key in columns)]
+        for case, values in bench_values("ways").items()
+        if "cores used" in values[0]
+    ]
+    return table(["program", *columns], rows) + bench_origin("bench/ways")
+
+
 def cycle_table(*names: str) -> str:
     """Where the time of a worker goes, in percent."""
     parts = ("acting", "environment", "replay", "gradient", "copying", "waiting", "other")
