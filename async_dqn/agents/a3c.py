@@ -37,7 +37,9 @@ class A3CConfig(DataParallelSettings):
         1.0, "Lambda of generalised advantage estimation; 1: n-step returns, as in the paper.", minimum=0, maximum=1
     )
     vtrace: bool = setting(
-        False, "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then."
+        False,
+        "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then.",
+        only_with={"parallelism": ("data",)},
     )
     share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
     lstm: bool = setting(False, "Remember: a layer of 256 LSTM cells below policy and value.")

@@ -251,7 +251,7 @@ def test_gradients_reach_every_parameter_of_the_lstm():
 def test_on_its_own_policy_v_trace_gives_the_returns_of_n_steps_from_what_was_remembered():
     columns = []
     for vtrace in (False, True):
-        agent, params = remembering(envs_per_worker=2, t_max=4, vtrace=vtrace, trace=1.0)
+        agent, params = remembering(envs_per_worker=2, t_max=4, parallelism="data", vtrace=vtrace, trace=1.0)
         experience, _ = played(agent, params, 4, 2, ends=[(1, 0)])
         experience.draw(np.random.default_rng(0), 0)
         columns.append(experience.batch)

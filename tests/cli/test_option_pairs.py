@@ -94,6 +94,7 @@ RULES = [
     ("queue_size", Other(2), "planning", ["own"]),
     ("send_period", Other(16), "planning", ["own"]),
     ("rollouts_per_batch", Other(1), "parallelism", ["gradient"]),
+    ("vtrace", [True], "parallelism", ["gradient"]),
     ("priority_exponent", [0.3], "prioritized", [False]),
     ("exploration", Other("shared"), "noisy", [True]),
     ("epsilon_final", [0.2], "noisy", [True]),
