@@ -25,6 +25,8 @@ CHILD = """
     print("saved", flush=True)
 """
 
+CHILDREN: list[subprocess.Popen] = []
+
 
 @pytest.fixture(autouse=True)
 def heard():
@@ -33,12 +35,16 @@ def heard():
         for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
             stack.callback(signal.signal, number, signal.signal(number, handler))
         yield
+    while CHILDREN:  # one that a test failed to end
+        with CHILDREN.pop() as child:
+            child.kill()
 
 
 def start(*arguments: str) -> subprocess.Popen:
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(CHILD), *arguments], stdout=subprocess.PIPE, text=True
     )
+    CHILDREN.append(child)
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     return child
 
