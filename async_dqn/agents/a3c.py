@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
-from async_dqn.data.memory import HEAD, forgotten
+from async_dqn.data.recurrent_state import HEAD, forgotten
 from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
@@ -70,7 +70,7 @@ class Sequences(NamedTuple):
     return_: Any  # [N, T] float32
     is_first: Any  # [N, T] bool, whether a step begins an episode
     counts: Any  # [N, T] bool; false: it was taken back
-    memory: Any  # [N, M] float32, what was remembered before the first step
+    recurrent_state: Any  # [N, M] float32, what was remembered before the first step
 
 
 _RMSPROP = {"optimizer": "rmsprop", "rmsprop_decay": 0.99}  # the paper's decay
@@ -146,14 +146,14 @@ class A3C(Agent):
         heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
         self._networks = {name: make_network(config, spec, own, lstm=config.lstm) for name, own in heads.items()}
         self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
-        self._memory_sizes = [one.memory_size for one in self._networks.values()]
-        self.memory_size = sum(self._memory_sizes)
-        if self.memory_size:
+        self._recurrent_sizes = [one.recurrent_size for one in self._networks.values()]
+        self.recurrent_size = sum(self._recurrent_sizes)
+        if self.recurrent_size:
             self.network_outputs = {**self.network_outputs, HEAD: "of the LSTM cells after this step"}
 
     @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
-        # The rollout, and the minibatch that it becomes; of the memory the rollout alone.
+        # The rollout, and the minibatch that it becomes; of the recurrent state the rollout alone.
         num_steps = config.t_max * config.envs_per_worker
         remembered = num_steps * 2 * CELLS * np.dtype(np.float32).itemsize * (1 if config.share_torso else 2)
         return 2 * required_bytes(config.t_max, config.envs_per_worker, spec) + config.lstm * remembered
@@ -162,14 +162,14 @@ class A3C(Agent):
         self,
         params: Params,
         observation: tf.Tensor,
-        memory: tf.Tensor | None = None,
+        recurrent_state: tf.Tensor | None = None,
         is_first: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """As of `Agent`; what has a memory also takes rollouts, with `is_first`, as `LSTM.apply` does."""
-        if memory is None:
+        """As of `Agent`; what has a recurrent state also takes rollouts, with `is_first`, as `LSTM.apply` does."""
+        if recurrent_state is None:
             inputs: list[tuple[tf.Tensor, ...]] = [()] * len(self._networks)
         else:
-            inputs = [(part, is_first) for part in tf.split(memory, self._memory_sizes, axis=1)]
+            inputs = [(part, is_first) for part in tf.split(recurrent_state, self._recurrent_sizes, axis=1)]
         outputs: dict[str, tf.Tensor] = {}
         kept = []
         for (name, network), own in zip(self._networks.items(), inputs, strict=True):
@@ -191,12 +191,12 @@ class A3C(Agent):
             observation_shape=(spec.stack, *spec.observation_shape),
             observation_dtype=spec.observation_dtype,
             epochs=1,
-            batch_size=num_envs if self.memory_size else config.t_max * num_envs,
+            batch_size=num_envs if self.recurrent_size else config.t_max * num_envs,
             prepare=lambda rollout: self._prepare(rollout, evaluate),
             evaluate=evaluate,
             action_shape=spec.action_shape,
             action_dtype=spec.action_dtype,
-            memory_size=self.memory_size,
+            recurrent_size=self.recurrent_size,
         )
 
     def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch | Sequences:
@@ -215,21 +215,21 @@ class A3C(Agent):
         else:
             advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
         columns = Batch(rollout.stacked, rollout.action, advantage, return_)  # each [T, N, ...]
-        if self.memory_size:
+        if self.recurrent_size:
             of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))
-            return Sequences(*[*of_steps, rollout.memory])
+            return Sequences(*[*of_steps, rollout.recurrent_state])
         return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
     def _present(self, rollout: Rollout, evaluate: Evaluate) -> Outputs:
         """What the present parameters say of a rollout, from what was remembered before it: {head: [T, N, ...]}."""
         length, num_envs = rollout.reward.shape
-        if not self.memory_size:
+        if not self.recurrent_size:
             found = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
             return {name: one.reshape(length, num_envs, *one.shape[1:]) for name, one in found.items()}
-        memory, steps = rollout.memory, []
+        recurrent_state, steps = rollout.recurrent_state, []
         for stacked, first in zip(rollout.stacked, _is_first(rollout), strict=True):
-            steps.append(evaluate(stacked, forgotten(memory, first)))
-            memory = steps[-1][HEAD]
+            steps.append(evaluate(stacked, forgotten(recurrent_state, first)))
+            recurrent_state = steps[-1][HEAD]
         return {name: np.stack([one[name] for one in steps]) for name in steps[0]}
 
     def loss(self, params: Params, targets: Params, batch: Batch | Sequences, seed: tf.Tensor) -> Loss:
@@ -254,7 +254,7 @@ class A3C(Agent):
     def _unrolled(self, params: Params, batch: Sequences) -> tuple[dict[str, tf.Tensor], Batch]:
         """What the networks say of the steps that count, and these, as B of a minibatch. Gradients go through time."""
         observation = _flat(batch.observation)
-        outputs = self.apply(params, observation, batch.memory, batch.is_first)
+        outputs = self.apply(params, observation, batch.recurrent_state, batch.is_first)
         counts = tf.reshape(batch.counts, [-1])  # [N * T]
         outputs = {name: tf.boolean_mask(one, counts) for name, one in outputs.items() if name != HEAD}
         columns = (batch.action, batch.advantage, batch.return_)
@@ -262,7 +262,7 @@ class A3C(Agent):
 
 
 def _is_first(rollout: Rollout) -> np.ndarray:
-    """Whether a step begins an episode, [T, N] bool; of the first one, the memory before it tells."""
+    """Whether a step begins an episode, [T, N] bool; of the first one, the recurrent state before it tells."""
     ended = rollout.terminated | rollout.truncated
     return np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])
 

@@ -55,9 +55,9 @@ class Agent(abc.ABC):
       predicts_together: whether one prediction serves all environments of a worker; false: each has its own.
       has_noise: whether it explores by noise in its networks, and `apply` so takes a third argument: a seed [2] int32
         for it. Without that there is none.
-      memory_size: M, numbers that it remembers from one step of an environment to the next; 0: none. `apply` takes them
-        as a third argument [B, M] float32, zeros where an episode begins, and gives the next ones as the head "memory".
-        It learns from rollouts.
+      recurrent_size: M, numbers of the recurrent state; 0: there is none. `apply` takes the state as a third argument
+        [B, M] float32, zeros where an episode begins, and gives the next one as the head "recurrent_state". The agent
+        learns from rollouts.
 
     Args:
       worker: this worker's task index, of `config.num_workers`.
@@ -77,7 +77,7 @@ class Agent(abc.ABC):
     learns_beside = False
     predicts_together = True
     has_noise = False
-    memory_size = 0
+    recurrent_size = 0
     modules: Sequence[Module]
 
     def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0):
@@ -136,7 +136,7 @@ class Agent(abc.ABC):
         """What this worker learns from, empty.
 
         Args:
-          evaluate: the outputs of the present parameters on stacked observations, and on the memory if there is one.
+          evaluate: the outputs of the present parameters on stacked observations, and on the recurrent state if any.
         """
 
     def schedules(self, step: int) -> dict[str, float]:

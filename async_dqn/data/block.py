@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from async_dqn.data.experience import NO_MEMORY, Step
-from async_dqn.data.memory import HEAD, forgotten
+from async_dqn.data.experience import NO_RECURRENT_STATE, Step
+from async_dqn.data.recurrent_state import HEAD, forgotten
 from async_dqn.data.replay import Replay
 
 _OUTPUTS = "outputs/"
 _HEADER_SIZE = 8  # bytes of the number that says how long the header is
-_OWN = ("counted", "final", "last", "stacked", "memory")  # fields that are arrays
+_OWN = ("counted", "final", "last", "stacked", "recurrent_state")  # fields that are arrays
 _NONE = np.empty(0, np.float32)
 
 
@@ -27,7 +27,7 @@ class Block(NamedTuple):
     last: np.ndarray  # [N, ...], where the last step led; empty for pictures that go to replay
     stacked: np.ndarray  # [N, S, ...], what was acted on first; empty where it follows from the block before
     version: int  # updates in the parameters that were acted on
-    memory: np.ndarray = NO_MEMORY  # [N, M], what was remembered before the first step; empty for agents without one
+    recurrent_state: np.ndarray = NO_RECURRENT_STATE  # [N, M], before the first step; empty for agents without one
 
     @property
     def ended(self) -> np.ndarray:
@@ -90,7 +90,7 @@ def steps(block: Block) -> Iterator[Step]:
     num_final = np.concatenate([[0], np.cumsum(ended.sum(axis=1))])
     following = [*observation[1:], block.last if block.last.size else observation[-1]]
     outputs = {name.removeprefix(_OUTPUTS): one for name, one in arrays.items() if name.startswith(_OUTPUTS)}
-    memory = block.memory
+    recurrent_state = block.recurrent_state
     for t, after in enumerate(following):
         if block.first[t].any():
             after = after.copy()
@@ -105,10 +105,10 @@ def steps(block: Block) -> Iterator[Step]:
             arrays["terminated"][t],
             arrays["truncated"][t],
             after,
-            memory,
+            recurrent_state,
         )
-        if memory.size:
-            memory = forgotten(arrays[_OUTPUTS + HEAD][t], block.first[t])
+        if recurrent_state.size:
+            recurrent_state = forgotten(arrays[_OUTPUTS + HEAD][t], block.first[t])
 
 
 class BlockWriter:
@@ -145,7 +145,7 @@ class BlockWriter:
         self._length = 0
         self._final: list[np.ndarray] = []
         self._last = self._stacked = _NONE
-        self._memory = NO_MEMORY
+        self._recurrent_state = NO_RECURRENT_STATE
 
     @property
     def is_full(self) -> bool:
@@ -176,7 +176,7 @@ class BlockWriter:
         if self._is_rollout or step.next_observation.ndim == 2:  # of vectors always: a model is judged by each step
             self._last = step.next_observation.copy()
         if self._is_rollout and t == 0:
-            self._memory = step.memory.copy()
+            self._recurrent_state = step.recurrent_state.copy()
             if self._begins:
                 self._stacked = step.stacked.copy()
         self._length += 1
@@ -185,7 +185,9 @@ class BlockWriter:
         """What was gathered until now; at least one step. It is valid until the next `add`."""
         arrays = {name: array[: self._length] for name, array in self._arrays.items()}
         counted = self._counted[: self._length]
-        return Block(arrays, counted, np.concatenate(self._final), self._last, self._stacked, version, self._memory)
+        return Block(
+            arrays, counted, np.concatenate(self._final), self._last, self._stacked, version, self._recurrent_state
+        )
 
     def next(self) -> None:
         """The block is on its way; the next one follows it."""

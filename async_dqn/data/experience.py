@@ -9,9 +9,9 @@ from async_dqn.base.types import Transition
 from async_dqn.data.replay import Replay
 
 Outputs = Mapping[str, np.ndarray]  # what the networks say of N observations: {head: [N, ...]}
-# Stacked observations [N, S, ...], and for an agent with a memory this [N, M] -> outputs of the present parameters.
+# Stacked observations [N, S, ...], and the recurrent state [N, M] if any -> outputs of the present parameters.
 Evaluate = Callable[..., Outputs]
-NO_MEMORY = np.empty((0, 0), np.float32)
+NO_RECURRENT_STATE = np.empty((0, 0), np.float32)
 
 
 class Step(NamedTuple):
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     terminated: np.ndarray  # [N] bool
     truncated: np.ndarray  # [N] bool
     next_observation: np.ndarray  # [N, ...], where the step led
-    memory: np.ndarray = NO_MEMORY  # [N, M] float32, what was remembered before; empty for agents without a memory
+    recurrent_state: np.ndarray = NO_RECURRENT_STATE  # [N, M] float32, before it; empty for agents without one
 
 
 class StepTaker(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from async_dqn.data.experience import Evaluate, Outputs, Step
-from async_dqn.data.memory import HEAD
+from async_dqn.data.recurrent_state import HEAD
 from async_dqn.data.replay import Replay
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.aligned import aligned_empty
@@ -34,7 +34,7 @@ class Rollout(NamedTuple):
     last: np.ndarray  # [N, S, ...], what the last step led to
     cut: Mapping[tuple[int, int], np.ndarray]  # (t, n) -> [S, ...], what a truncated step led to
     void: np.ndarray  # [T, N] bool, whether a step was taken back
-    memory: np.ndarray  # [N, M] float32, what was remembered before the first step
+    recurrent_state: np.ndarray  # [N, M] float32, what was remembered before the first step
 
     def following(self, times: np.ndarray, envs: np.ndarray) -> np.ndarray:
         """The stacks [K, S, ...] that steps t of environments n led to, with t in `times` [K] and n in `envs` [K].
@@ -59,8 +59,8 @@ class RolloutExperience:
     With an `overlap` the last steps of a rollout are the first ones of the next, for an algorithm that has to know what
     happened after the steps that it learns from.
 
-    For an agent with a memory, what is drawn are whole rollouts of single environments, with the steps that were taken
-    back among them.
+    For an agent with a recurrent state, what is drawn are whole rollouts of single environments, with the steps that
+    were taken back among them.
 
     Args:
       num_envs: N.
@@ -70,11 +70,11 @@ class RolloutExperience:
       epochs: how often each step of a rollout is learned from.
       batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning.
       prepare: rollout -> a named tuple of arrays, with what is fixed for as long as it is learned from. They are
-        [(T - overlap) * N, ...], a row for each step that is learned from; with a memory [N, ...].
+        [(T - overlap) * N, ...], a row for each step that is learned from; with a recurrent state [N, ...].
       evaluate: the networks' outputs on stacked observations, for what lies after the last step.
       action_shape, action_dtype: of one action.
       overlap: steps, less than T.
-      memory_size: M, of the agent. With a memory, B counts environments, and there is no overlap.
+      recurrent_size: M, of the agent. With a recurrent state, B counts environments, and there is no overlap.
     """
 
     def __init__(
@@ -91,24 +91,26 @@ class RolloutExperience:
         action_shape: tuple[int, ...] = (),
         action_dtype: npt.DTypeLike = np.int32,
         overlap: int = 0,
-        memory_size: int = 0,
+        recurrent_size: int = 0,
     ):
         self.ring: Replay | None = None
         shape = (length, num_envs)
-        self._num_rows = num_envs if memory_size else (length - overlap) * num_envs
+        self._num_rows = num_envs if recurrent_size else (length - overlap) * num_envs
         if not 1 <= batch_size <= self._num_rows:
-            rows = f"{num_envs} environments" if memory_size else f"{length - overlap} x {num_envs} steps of a rollout"
+            rows = (
+                f"{num_envs} environments" if recurrent_size else f"{length - overlap} x {num_envs} steps of a rollout"
+            )
             raise ValueError(f"batch_size {batch_size} must be 1 to the {rows}")
-        if memory_size and overlap:
-            raise ValueError(f"with a memory the overlap must be 0, not {overlap}")
+        if recurrent_size and overlap:
+            raise ValueError(f"with a recurrent state the overlap must be 0, not {overlap}")
         self._epochs, self._prepare, self._evaluate, self._overlap = epochs, prepare, evaluate, overlap
         self._stacked = np.zeros((*shape, *observation_shape), observation_dtype)
         self._action = np.zeros((*shape, *action_shape), action_dtype)
         self._reward = np.zeros(shape, np.float32)
         self._terminated, self._truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self._void = np.zeros(shape, bool)  # taken back
-        self._memory = np.zeros((num_envs, memory_size), np.float32)  # before the first step
-        outputs = evaluate(self._stacked[0], self._memory) if memory_size else evaluate(self._stacked[0])
+        self._recurrent_state = np.zeros((num_envs, recurrent_size), np.float32)  # before the first step
+        outputs = evaluate(self._stacked[0], self._recurrent_state) if recurrent_size else evaluate(self._stacked[0])
         self._outputs = {name: np.zeros((*shape, *one.shape[1:]), one.dtype) for name, one in outputs.items()}
         self._length = 0  # steps in it
         self._last = np.zeros_like(self._stacked[0])  # [N, S, ...], what the newest step led to
@@ -126,8 +128,8 @@ class RolloutExperience:
         if self._length == len(self._action):
             self._begin(self._overlap)
         t = self._length
-        if t == 0 and self._memory.size:
-            self._memory[:] = step.memory
+        if t == 0 and self._recurrent_state.size:
+            self._recurrent_state[:] = step.recurrent_state
         self._stacked[t], self._action[t], self._reward[t] = step.stacked, step.action, step.reward
         self._terminated[t], self._truncated[t], self._void[t] = step.terminated, step.truncated, False
         for name, one in self._outputs.items():
@@ -159,7 +161,7 @@ class RolloutExperience:
         if self._prepared is None:
             self._following = self._following or self._next_outputs()
             self._prepared = self._prepare(self._rollout(self._following))
-        is_whole = self._memory.size or not self._void_rows().any()
+        is_whole = self._recurrent_state.size or not self._void_rows().any()
         if self._per_epoch == 1 and is_whole:  # the sums over all steps are the same in any order
             for column, values in zip(self.batch, self._prepared, strict=True):
                 np.copyto(column, values)
@@ -170,7 +172,7 @@ class RolloutExperience:
     def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
         if place == 0:
-            rows = self._num_rows if self._memory.size else np.flatnonzero(~self._void_rows())
+            rows = self._num_rows if self._recurrent_state.size else np.flatnonzero(~self._void_rows())
             self._order = rng.permutation(rows)
         size = len(self.batch[0])
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
@@ -192,7 +194,7 @@ class RolloutExperience:
             self._last,
             self._cut,
             self._void,
-            self._memory,
+            self._recurrent_state,
         )
 
     def _next_outputs(self) -> dict[str, np.ndarray]:
@@ -200,8 +202,8 @@ class RolloutExperience:
         places = [*self._cut, *((self._length - 1, n) for n in range(self._action.shape[1]))]
         times, envs = np.array(places).T
         stacked = np.stack([*self._cut.values(), *self._last])
-        memory = [self._outputs[HEAD][times, envs]] if self._memory.size else []  # after the step
-        found = self._evaluate(stacked, *memory)
+        recurrent_state = [self._outputs[HEAD][times, envs]] if self._recurrent_state.size else []  # after the step
+        found = self._evaluate(stacked, *recurrent_state)
         following: dict[str, np.ndarray] = {}
         for name, one in self._outputs.items():
             if name == HEAD:  # of a step that is not taken
@@ -230,8 +232,8 @@ class RolloutExperience:
         arrays |= {f"{_FOLLOWING}{name}": one for name, one in self._following.items()}
         for name, one in self._arrays().items():
             arrays[name] = one[:length].copy()
-        if self._memory.size:
-            arrays["rollout/memory"] = self._memory.copy()
+        if self._recurrent_state.size:
+            arrays["rollout/recurrent_state"] = self._recurrent_state.copy()
         if self._cut:
             arrays |= {"rollout/cut": np.array(list(self._cut)), "rollout/cut_stacked": np.stack([*self._cut.values()])}
         return arrays, {"length": length, "drawn": self._drawn}
@@ -244,8 +246,8 @@ class RolloutExperience:
                 raise ValueError(f"the saved {name} has the shape {arrays[name].shape}")
             one[:length] = arrays[name]
         self._last[:] = arrays["rollout/last"]
-        if self._memory.size:
-            self._memory[:] = arrays["rollout/memory"]
+        if self._recurrent_state.size:
+            self._recurrent_state[:] = arrays["rollout/recurrent_state"]
         self._order = arrays["rollout/order"]
         self._following = {
             name.removeprefix(_FOLLOWING): one for name, one in arrays.items() if name.startswith(_FOLLOWING)

@@ -18,31 +18,31 @@ class LSTM:
       shapes: of its parameters, by name. The four parts of the last axis are input, forget and output gate, and what
         is written.
       num_cells: C.
-      memory_size: M, numbers that it remembers of an environment: the cells, then what they put out.
+      recurrent_size: M, numbers of the recurrent state of an environment: the cells, then what they put out.
     """
 
     def __init__(self, num_inputs: int, num_cells: int = CELLS):
         self._num_inputs, self.num_cells = num_inputs, num_cells
         self.shapes = {"lstm/w": (num_inputs + num_cells, 4 * num_cells), "lstm/b": (4 * num_cells,)}
-        self.memory_size = 2 * num_cells
+        self.recurrent_size = 2 * num_cells
 
     def apply(
-        self, params: Mapping[str, Any], x: tf.Tensor, memory: tf.Tensor, is_first: tf.Tensor | None = None
+        self, params: Mapping[str, Any], x: tf.Tensor, recurrent_state: tf.Tensor, is_first: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """T steps of N environments, environment before time.
 
         Args:
           x: [N * T, num_inputs] float32.
-          memory: [N, M] float32, from before the first step.
+          recurrent_state: [N, M] float32, from before the first step.
           is_first: [N, T] bool, whether a step begins an episode, before which nothing is remembered; None: T is 1, and
-            `memory` is of the same episode.
+            `recurrent_state` is of the same episode.
 
         Returns:
-          What it puts out, [N * T, C], and the memory after the last step, [N, M].
+          What it puts out, [N * T, C], and the recurrent state after the last step, [N, M].
         """
         of_inputs, of_outputs = tf.split(params["lstm/w"], [self._num_inputs, self.num_cells])
         gates = tf.nn.bias_add(tf.matmul(x, of_inputs), params["lstm/b"])  # [N * T, 4 C]
-        cell, output = tf.split(memory, 2, axis=1)  # [N, C]
+        cell, output = tf.split(recurrent_state, 2, axis=1)  # [N, C]
         if is_first is None:
             cell, output = _step(gates, of_outputs, cell, output)
             return output, tf.concat([cell, output], axis=1)

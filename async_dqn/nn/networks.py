@@ -49,16 +49,17 @@ class Network(NamedTuple):
       shapes: name -> shape of every parameter, in the order of the flat vector.
       init: generator -> {name: float32 array}.
       apply: ({name: tensor}, observation [B, S, ...] uint8 or float32, or `Unpacked`) -> {head: [B, outputs] float32,
-        or [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone. With a memory the
-        network takes instead what `LSTM.apply` takes after x, and gives the memory as the head "memory".
-      memory_size: M, numbers that it remembers from step to step; 0: it has no memory.
+        or [B, outputs, atoms]}. A third argument, a seed [2] int32, counts for noisy networks alone. With a recurrent
+        state the network takes instead what `LSTM.apply` takes after x, and gives the next one as the head
+        "recurrent_state".
+      recurrent_size: M, numbers of the recurrent state; 0: it has none.
     """
 
     name: str
     shapes: dict[str, tuple[int, ...]]
     init: Callable[[np.random.Generator], dict[str, np.ndarray]]
     apply: Callable[..., dict[str, tf.Tensor]]
-    memory_size: int = 0
+    recurrent_size: int = 0
 
 
 def make_network(
@@ -184,18 +185,18 @@ def make_network(
             params, picture = convolutions.prepare(params, picture)
         params = as_computed(params)
         x = torso(params, features(params, picture, vector))
-        memory = None
+        recurrent_state = None
         if recurrent:
-            x, memory = recurrent.apply(params, tf.cast(x, tf.float32), *others)
+            x, recurrent_state = recurrent.apply(params, tf.cast(x, tf.float32), *others)
         outputs = {layer: output(params, layer, x) for layer in last}  # [B, outputs] or [B, outputs, atoms]
         if dueling:
             value, advantage = outputs["value"], outputs["advantage"]  # [B, 1], [B, A], or both with atoms
             outputs = {dueled: value + advantage - tf.reduce_mean(advantage, axis=1, keepdims=True)}
         if mask is not None:
             outputs |= {name: tf.where(mask, outputs[name], tf.constant(NEVER)) for name in outputs if name in MASKED}
-        return outputs if memory is None else {**outputs, "memory": memory}
+        return outputs if recurrent_state is None else {**outputs, "recurrent_state": recurrent_state}
 
-    return Network(name, shapes, init, apply, recurrent.memory_size if recurrent else 0)
+    return Network(name, shapes, init, apply, recurrent.recurrent_size if recurrent else 0)
 
 
 class Unpacked(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from async_dqn.agents.base import Agent
 from async_dqn.base.types import StepResult
 from async_dqn.data.experience import Evaluate, Outputs, Sink, Step, StepTaker
-from async_dqn.data.memory import Memory
+from async_dqn.data.recurrent_state import RecurrentState
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.store.client import ParameterClient
 
@@ -22,7 +22,7 @@ class Actor:
       agent: the algorithm.
       experience: takes what happens.
       evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}; of an agent
-        with a memory, and of what is remembered [N, M].
+        with a recurrent state, and of what is remembered [N, M].
 
     Args:
       client: this worker's copy of the parameters and its way to the global ones.
@@ -47,7 +47,7 @@ class Actor:
         self._frame_stack = FrameStack(
             config.envs_per_worker, spec.stack, spec.observation_shape, spec.observation_dtype
         )
-        self._memory = Memory(config.envs_per_worker, agent.memory_size)
+        self._recurrent_state = RecurrentState(config.envs_per_worker, agent.recurrent_size)
         self._observation = np.empty(0)  # [N, ...]
         self._stacked = np.empty(0)  # [N, S, ...]
         self._outputs: Outputs = {}
@@ -57,11 +57,11 @@ class Actor:
         self._sink.truncate()
         self._observation = observation
         self._stacked = self._frame_stack.reset(observation)
-        self._memory.forget(np.arange(len(observation)))
+        self._recurrent_state.forget(np.arange(len(observation)))
 
     def act(self) -> np.ndarray:
         """Actions [N] for where the environments stand."""
-        self._outputs = self._memory.evaluate(self._explore, self._stacked)
+        self._outputs = self._recurrent_state.evaluate(self._explore, self._stacked)
         return self.agent.act(self._outputs, self._rng, self._client.env_steps)
 
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> np.ndarray:
@@ -83,7 +83,7 @@ class Actor:
             result.terminated,
             result.truncated,
             result.next_observation,
-            self._memory.now,
+            self._recurrent_state.now,
         )
         self._sink.add(step, num_steps)
         if result.bad_values:
@@ -91,8 +91,8 @@ class Actor:
         first = result.first()
         self._observation = result.observation
         self._stacked = self._frame_stack.push(result.observation, first)
-        self._memory.keep(self._outputs)
-        self._memory.forget(first)
+        self._recurrent_state.keep(self._outputs)
+        self._recurrent_state.forget(first)
         return rewards
 
     def learn(self) -> None:
@@ -111,8 +111,8 @@ class Actor:
         """All that this worker needs to go on, its replay aside: arrays, and plain values for JSON."""
         arrays, values = self.experience.state()
         arrays |= {"observation": self._observation, "stacked": self._stacked}
-        if self.agent.memory_size:
-            arrays["memory"] = self._memory.now
+        if self.agent.recurrent_size:
+            arrays["recurrent_state"] = self._recurrent_state.now
         return arrays, {"rng": self._rng.bit_generator.state, "experience": values}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], *, in_episode: bool) -> None:
@@ -129,5 +129,5 @@ class Actor:
             self.experience.restore(arrays, values["experience"])
             self._observation = arrays["observation"]
             self._stacked = self._frame_stack.restore(arrays["stacked"])
-            if self.agent.memory_size:
-                self._memory.restore(arrays["memory"])
+            if self.agent.recurrent_size:
+                self._recurrent_state.restore(arrays["recurrent_state"])

@@ -185,15 +185,15 @@ def make_evaluate(
 ) -> Evaluate:
     """The function stacked observations [N, S, ...] -> {head: [N, ...]}, by the values that the variables [P] have.
 
-    Of an agent with a memory it takes this as well, [N, M] float32.
+    Of an agent with a recurrent state it takes this as well, [N, M] float32.
 
     Args:
       noise: of an agent that has some, each call draws the seed of its own from here; None: there is none.
     """
     spec = agent.spec
     signature = [tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype)]
-    if agent.memory_size:
-        signature.append(tf.TensorSpec([None, agent.memory_size]))
+    if agent.recurrent_size:
+        signature.append(tf.TensorSpec([None, agent.recurrent_size]))
     if noise is not None:
         signature.append(tf.TensorSpec([2], tf.int32))
 
@@ -204,10 +204,11 @@ def make_evaluate(
 
     traced = apply.get_concrete_function()  # calls cost less Python, and cannot trace again
 
-    def evaluate(stacked: np.ndarray, *memory: np.ndarray) -> Outputs:
+    def evaluate(stacked: np.ndarray, *recurrent_state: np.ndarray) -> Outputs:
         seed = [] if noise is None else [tf.constant(noise.integers(2**31, size=2, dtype=np.int32))]
         return {
-            name: one.numpy() for name, one in traced(tf.constant(stacked), *map(tf.constant, memory), *seed).items()
+            name: one.numpy()
+            for name, one in traced(tf.constant(stacked), *map(tf.constant, recurrent_state), *seed).items()
         }
 
     return evaluate

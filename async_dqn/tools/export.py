@@ -25,8 +25,8 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
     Args:
       checkpoint: as in `load_trained`.
       format: saved_model, which maps observations [B, S, ...] to the outputs of the networks, [B, ...] float32 each,
-        and for an agent with a memory takes this as well, [B, M]; or agent, a run directory with the networks alone, in
-        half precision, and what says where it comes from.
+        and for an agent with a recurrent state takes this as well, [B, M]; or agent, a run directory with the networks
+        alone, in half precision, and what says where it comes from.
 
     Raises:
       UserError: the folder exists or cannot be made, or there is no checkpoint.
@@ -53,23 +53,25 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
 def _write_saved_model(agent: Agent, trained: Trained, run: RunDirectory, folder: Path) -> str:
     spec = agent.spec
     observation = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype, name="observation")
-    memory = [tf.TensorSpec([None, agent.memory_size], name="memory")] if agent.memory_size else []
+    recurrent_state = (
+        [tf.TensorSpec([None, agent.recurrent_size], name="recurrent_state")] if agent.recurrent_size else []
+    )
     saved = tf.Module()
     saved.parameters = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
 
-    @tf.function(autograph=False, input_signature=[observation, *memory])
-    def outputs(observation: tf.Tensor, *memory: tf.Tensor) -> dict[str, tf.Tensor]:
+    @tf.function(autograph=False, input_signature=[observation, *recurrent_state])
+    def outputs(observation: tf.Tensor, *recurrent_state: tf.Tensor) -> dict[str, tf.Tensor]:
         params = {
             module.name: module.layout.unflatten(saved.parameters[module.name].read_value()) for module in agent.modules
         }
-        return agent.apply(params, observation, *memory)
+        return agent.apply(params, observation, *recurrent_state)
 
     saved.outputs = outputs
     tf.saved_model.save(saved, str(folder), signatures={"serving_default": outputs})
     inputs = ["batch", *observation.shape[1:]]
     found = outputs.get_concrete_function().structured_outputs
     given = ", ".join(f"{name} {['batch', *one.shape[1:]]}" for name, one in found.items())
-    remembered = f" and memory float32 {['batch', agent.memory_size]}" if memory else ""
+    remembered = f" and recurrent_state float32 {['batch', agent.recurrent_size]}" if recurrent_state else ""
     return f"{observation.dtype.name} {inputs}{remembered} -> {given}"
 
 

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from async_dqn.agents.base import Agent
 from async_dqn.data.experience import Outputs
-from async_dqn.data.memory import Memory
+from async_dqn.data.recurrent_state import RecurrentState
 from async_dqn.envs import registry
 from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.run import build
@@ -40,7 +40,7 @@ class Player:
         if self._adapted:
             self._adapted.close()  # only its spaces are needed
         self._stack: FrameStack | None = None
-        self._memory = Memory(0, agent.memory_size)
+        self._recurrent_state = RecurrentState(0, agent.recurrent_size)
         self._first = np.empty(0, bool)  # [N], rows whose next observation begins an episode
         self._newest = np.empty(0)  # [N, ...], that `act` was given last
         self._outputs: Outputs = {}  # on them
@@ -56,8 +56,8 @@ class Player:
         stacked = self._stack.push(observations, self._first)
         self._first = np.zeros(len(observations), bool)
         self._newest = observations.copy()
-        self._outputs = self._memory.evaluate(self._evaluate, stacked)
-        self._memory.keep(self._outputs)
+        self._outputs = self._recurrent_state.evaluate(self._evaluate, stacked)
+        self._recurrent_state.keep(self._outputs)
         return self._outputs
 
     def act(self, observations: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
@@ -89,7 +89,7 @@ class Player:
             return self.agent.values(self._outputs)
         assert self._stack is not None
         stacked = self._stack.peek(observations, self._first)
-        return self.agent.values(self._memory.evaluate(self._evaluate, stacked))
+        return self.agent.values(self._recurrent_state.evaluate(self._evaluate, stacked))
 
     def reset(self, rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Forgets what was seen before in some rows, or in all: their next observation begins an episode.
@@ -101,7 +101,7 @@ class Player:
             self._stack = None
         elif self._stack is not None:
             self._first[np.asarray(rows)] = True
-            self._memory.forget(np.asarray(rows))
+            self._recurrent_state.forget(np.asarray(rows))
             self._newest = np.empty(0)
 
     def _seen(self, observations: Any, action_mask: np.ndarray | None) -> np.ndarray:
@@ -126,7 +126,7 @@ class Player:
         given = given.reshape(-1, *spec.observation_shape).astype(spec.observation_dtype, copy=False)
         if self._stack is None:
             self._stack = FrameStack(len(given), spec.stack, spec.observation_shape, spec.observation_dtype)
-            self._memory = Memory(len(given), self.agent.memory_size)
+            self._recurrent_state = RecurrentState(len(given), self.agent.recurrent_size)
             self._first, self._newest = np.ones(len(given), bool), np.empty(0)
         if len(given) != len(self._first):
             raise ValueError(f"{len(given)} observations for {len(self._first)} rows; call reset() first")

@@ -179,43 +179,45 @@ def played(agent, params, length, num_envs, ends=(), seed=0):
     It begins in the middle of the games.
     """
 
-    def evaluate(stacked, memory):
-        return {name: one.numpy() for name, one in agent.apply(params, stacked, memory).items()}
+    def evaluate(stacked, recurrent_state):
+        return {name: one.numpy() for name, one in agent.apply(params, stacked, recurrent_state).items()}
 
     experience, rng, taken = agent.make_experience(num_envs, evaluate), np.random.default_rng(seed), []
-    memory = rng.normal(size=(num_envs, agent.memory_size)).astype(np.float32)
+    recurrent_state = rng.normal(size=(num_envs, agent.recurrent_size)).astype(np.float32)
     observation = rng.normal(size=(num_envs, 4)).astype(np.float32)
     for t in range(length):
-        outputs = evaluate(observation[:, None], memory)
+        outputs = evaluate(observation[:, None], recurrent_state)
         action = agent.act(outputs, rng, 0)
         ended = np.array([(t, n) in ends for n in range(num_envs)])
         following, never = rng.normal(size=(num_envs, 4)).astype(np.float32), np.zeros(num_envs, bool)
         reward = rng.normal(size=num_envs).astype(np.float32)
-        step = Step(observation, observation[:, None], action, outputs, reward, ended, never, following, memory)
+        step = Step(
+            observation, observation[:, None], action, outputs, reward, ended, never, following, recurrent_state
+        )
         experience.add(step, num_envs)
         taken.append(step)
-        memory = np.where(ended[:, None], np.float32(0), outputs["memory"])
+        recurrent_state = np.where(ended[:, None], np.float32(0), outputs["recurrent_state"])
         observation = following
     return experience, taken
 
 
 @pytest.mark.parametrize("share_torso", [True, False])
 def test_what_is_learned_from_is_what_was_said_when_acting(share_torso):
-    """On the same parameters the loss sees the outputs of the steps, whose memory was cleared at ends."""
+    """On the same parameters the loss sees the outputs of the steps, whose recurrent state was cleared at ends."""
     length, num_envs = 5, 3
     agent, params = remembering(share_torso, envs_per_worker=num_envs, t_max=length)
     experience, taken = played(agent, params, length, num_envs, ends=[(1, 0), (2, 0), (4, 1)])
-    assert agent.memory_size == 512 * (1 if share_torso else 2)
+    assert agent.recurrent_size == 512 * (1 if share_torso else 2)
     experience.draw(np.random.default_rng(0), 0)
     batch = Sequences(*map(tf.constant, experience.batch))
     outputs, flat = agent._unrolled(params, batch)
-    assert outputs.keys() | {"memory"} == agent.network_outputs.keys()
+    assert outputs.keys() | {"recurrent_state"} == agent.network_outputs.keys()
     for name, one in outputs.items():
         expected = np.stack([step.outputs[name] for step in taken], axis=1).reshape(one.shape)
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(flat.action, np.stack([step.action for step in taken], axis=1).ravel())
     last = taken[-1]
-    after = agent.apply(params, last.next_observation[:, None], last.outputs["memory"])["value"].numpy()[:, 0]
+    after = agent.apply(params, last.next_observation[:, None], last.outputs["recurrent_state"])["value"].numpy()[:, 0]
     expected = last.reward + np.where(last.terminated, 0, 0.99 * after)
     np.testing.assert_allclose(batch.return_[:, -1], expected, rtol=1e-4, atol=1e-5)
 

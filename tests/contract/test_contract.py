@@ -151,18 +151,20 @@ def test_what_was_saved_plays(agent_name, way):
     )
     env = registry.make_vector_env(agent.spec, 1, 0, 1)
     observation, episodes = env.reset(), []
-    memory = [np.zeros((1, agent.memory_size), np.float32)] if agent.memory_size else []
+    recurrent_state = [np.zeros((1, agent.recurrent_size), np.float32)] if agent.recurrent_size else []
     while not episodes:
-        outputs = {name: one.numpy() for name, one in agent.apply(params, observation[:, None], *memory).items()}
-        expected = agent.apply(acted_on, observation[:, None], *memory)
-        for name, one in trained.actor_learner.evaluate(observation[:, None], *memory).items():
+        outputs = {
+            name: one.numpy() for name, one in agent.apply(params, observation[:, None], *recurrent_state).items()
+        }
+        expected = agent.apply(acted_on, observation[:, None], *recurrent_state)
+        for name, one in trained.actor_learner.evaluate(observation[:, None], *recurrent_state).items():
             np.testing.assert_allclose(expected[name], one, rtol=1e-5, atol=1e-6)
         actions = agent.greedy(outputs)
         (chosen_by,) = {"q_values", "logits"} & outputs.keys()
         np.testing.assert_array_equal(actions, outputs[chosen_by].argmax(axis=1))
         result = env.step(actions)
         observation, episodes = result.observation, result.episodes
-        memory = [outputs["memory"]] if memory else []
+        recurrent_state = [outputs["recurrent_state"]] if recurrent_state else []
     assert episodes[0].episode_return >= 8  # CartPole falls no sooner
 
 

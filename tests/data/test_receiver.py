@@ -275,21 +275,26 @@ def test_an_item_that_is_put_in_again_is_there_once():
 
 
 def remembering(steps):
-    """The same steps of an agent that remembers its outputs "memory" within an episode."""
-    memory = np.full((2, 3), 7, np.float32)  # the first rollout is not the beginning of the games
+    """The same steps of an agent that remembers its outputs "recurrent_state" within an episode."""
+    recurrent_state = np.full((2, 3), 7, np.float32)  # the first rollout is not the beginning of the games
     for number, step in enumerate(steps):
         after = number + np.arange(6, dtype=np.float32).reshape(2, 3)
-        yield step._replace(outputs={**step.outputs, "memory": after}, memory=memory)
-        memory = np.where((step.terminated | step.truncated)[:, None], np.float32(0), after)
+        yield step._replace(outputs={**step.outputs, "recurrent_state": after}, recurrent_state=recurrent_state)
+        recurrent_state = np.where((step.terminated | step.truncated)[:, None], np.float32(0), after)
 
 
 def make_remembering(seen):
     def prepare(rollout):
-        seen.append([np.array(one) for one in (rollout.memory, rollout.stacked, rollout.outputs["memory"])])
-        return Sequences(rollout.stacked.swapaxes(0, 1), rollout.memory)
+        seen.append(
+            [np.array(one) for one in (rollout.recurrent_state, rollout.stacked, rollout.outputs["recurrent_state"])]
+        )
+        return Sequences(rollout.stacked.swapaxes(0, 1), rollout.recurrent_state)
 
-    def evaluate(stacked, memory):
-        return {"value": stacked.sum(axis=(1, 2, 3))[:, None] + memory.sum(axis=1, keepdims=True), "memory": memory}
+    def evaluate(stacked, recurrent_state):
+        return {
+            "value": stacked.sum(axis=(1, 2, 3))[:, None] + recurrent_state.sum(axis=1, keepdims=True),
+            "recurrent_state": recurrent_state,
+        }
 
     return RolloutExperience(
         num_envs=2,
@@ -300,13 +305,13 @@ def make_remembering(seen):
         batch_size=2,
         prepare=prepare,
         evaluate=evaluate,
-        memory_size=3,
+        recurrent_size=3,
     )
 
 
 class Sequences(NamedTuple):
     stacked: np.ndarray
-    memory: np.ndarray
+    recurrent_state: np.ndarray
 
 
 def test_what_was_remembered_crosses_with_a_rollout():
@@ -336,4 +341,4 @@ def test_what_was_remembered_crosses_with_a_rollout():
                 sender._writer.add(one, 2)
             taken = list(steps(decode(encode(sender._writer.block(0)))))
             sender._writer.next()
-        np.testing.assert_array_equal(taken[number % 5].memory, step.memory)
+        np.testing.assert_array_equal(taken[number % 5].recurrent_state, step.recurrent_state)

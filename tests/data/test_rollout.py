@@ -377,12 +377,12 @@ class Sequences(NamedTuple):
     value: np.ndarray  # [N, T]
     next_value: np.ndarray  # [N, T]
     void: np.ndarray  # [N, T]
-    memory: np.ndarray  # [N, 1], before the first step
+    recurrent_state: np.ndarray  # [N, 1], before the first step
 
 
 def sequences(rollout):
     value, following = rollout.outputs["value"], rollout.next_outputs["value"]
-    return Sequences(*(one.swapaxes(0, 1) for one in (value, following, rollout.void)), rollout.memory)
+    return Sequences(*(one.swapaxes(0, 1) for one in (value, following, rollout.void)), rollout.recurrent_state)
 
 
 class RememberingGame(Game):
@@ -390,21 +390,24 @@ class RememberingGame(Game):
 
     def __init__(self, **options):
         num_envs = options.get("num_envs", 2)
-        self.memory = np.zeros((num_envs, 1), np.float32)
-        options = {"epochs": 1, "batch_size": num_envs, "prepare": sequences, "memory_size": 1} | options
+        self.recurrent_state = np.zeros((num_envs, 1), np.float32)
+        options = {"epochs": 1, "batch_size": num_envs, "prepare": sequences, "recurrent_size": 1} | options
         super().__init__(**options)
 
-    def evaluate(self, stacked, memory=None):
-        memory = self.memory if memory is None else memory
-        return {"value": np.float32(super().evaluate(stacked)["value"] + 1e6 * memory[:, 0]), "memory": memory + 1}
+    def evaluate(self, stacked, recurrent_state=None):
+        recurrent_state = self.recurrent_state if recurrent_state is None else recurrent_state
+        return {
+            "value": np.float32(super().evaluate(stacked)["value"] + 1e6 * recurrent_state[:, 0]),
+            "recurrent_state": recurrent_state + 1,
+        }
 
     def add(self, terminated=(), truncated=()):
-        before, add = self.memory, self.experience.add
-        self.experience.add = lambda step, num_steps: add(step._replace(memory=before), num_steps)
+        before, add = self.recurrent_state, self.experience.add
+        self.experience.add = lambda step, num_steps: add(step._replace(recurrent_state=before), num_steps)
         super().add(terminated, truncated)
         self.experience.add = add
-        self.memory = before + 1
-        self.memory[[*terminated, *truncated]] = 0
+        self.recurrent_state = before + 1
+        self.recurrent_state[[*terminated, *truncated]] = 0
 
 
 def test_rollouts_of_single_environments_begin_with_what_was_remembered():
@@ -414,8 +417,8 @@ def test_rollouts_of_single_environments_begin_with_what_was_remembered():
         if number == 2:
             first = game.draw()
     second = game.draw()
-    np.testing.assert_array_equal(first.memory, [[0], [0]])
-    np.testing.assert_array_equal(second.memory, [[1], [3]])
+    np.testing.assert_array_equal(first.recurrent_state, [[0], [0]])
+    np.testing.assert_array_equal(second.recurrent_state, [[1], [3]])
     np.testing.assert_array_equal(first.value // 1e6, [[0, 1, 0], [0, 1, 2]])
     np.testing.assert_array_equal(second.value // 1e6, [[1, 2, 3], [3, 4, 5]])
     # After the truncated step and after the last one, the value is by what is remembered there.
@@ -425,14 +428,14 @@ def test_rollouts_of_single_environments_begin_with_what_was_remembered():
 
 def test_parts_of_a_rollout_are_environments():
     game = RememberingGame(num_envs=4, length=2, epochs=2, batch_size=2)
-    game.memory = np.arange(4, dtype=np.float32)[:, None]
+    game.recurrent_state = np.arange(4, dtype=np.float32)[:, None]
     game.add()
     game.add()
     batches = game.draw_all()
     assert len(batches) == 2 * 4 / 2
-    assert sorted(np.concatenate([batch.memory[:, 0] for batch in batches])) == sorted([*range(4)] * 2)
+    assert sorted(np.concatenate([batch.recurrent_state[:, 0] for batch in batches])) == sorted([*range(4)] * 2)
     for batch in batches:
-        np.testing.assert_array_equal(batch.value // 1e6, batch.memory + [0, 1])
+        np.testing.assert_array_equal(batch.value // 1e6, batch.recurrent_state + [0, 1])
 
 
 def test_steps_that_are_taken_back_keep_their_place_in_a_rollout_of_an_environment():
@@ -449,16 +452,20 @@ def test_steps_that_are_taken_back_keep_their_place_in_a_rollout_of_an_environme
 
 def test_what_was_remembered_is_restored():
     saved, restored = RememberingGame(), RememberingGame()
-    saved.memory += 5
+    saved.recurrent_state += 5
     for _ in range(3):
         saved.add()
     restored.experience.restore(*saved.experience.state())
-    restored._observation, restored._stacked, restored.memory = saved._observation, saved._stacked, saved.memory
+    restored._observation, restored._stacked, restored.recurrent_state = (
+        saved._observation,
+        saved._stacked,
+        saved.recurrent_state,
+    )
     for game in (saved, restored):
         game.add()
     for column, expected in zip(restored.draw(), saved.draw(), strict=True):
         np.testing.assert_array_equal(column, expected)
-    np.testing.assert_array_equal(restored.experience.batch.memory, [[5], [5]])
+    np.testing.assert_array_equal(restored.experience.batch.recurrent_state, [[5], [5]])
 
 
 def test_there_are_no_more_parts_than_environments_and_no_overlap():

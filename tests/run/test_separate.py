@@ -149,7 +149,7 @@ def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
     counters = parts.run()
     assert counters.env_steps == counters.received == 1_003
     assert counters.nonfinite == 0 and counters.updates == counters.minibatches > 50
-    assert np.abs(parts.learner.experience.batch.memory).max() > 0
+    assert np.abs(parts.learner.experience.batch.recurrent_state).max() > 0
 
 
 def test_actors_wait_while_the_queue_is_full_and_go_on_when_there_is_room():

@@ -26,8 +26,8 @@ def test_the_saved_model_gives_what_the_network_says(tmp_path, agent, preset):
     output = tmp_path / "export"
     assert run_export(agent.config, run, format="saved_model", output=str(output)) == 0
     frames = np.random.default_rng(0).integers(0, 256, (3, 4, 84, 84), dtype=np.uint8)
-    memory = np.random.default_rng(1).normal(size=(3, agent.memory_size)).astype(np.float32)
-    given = {"memory": memory} if agent.memory_size else {}
+    recurrent_state = np.random.default_rng(1).normal(size=(3, agent.recurrent_size)).astype(np.float32)
+    given = {"recurrent_state": recurrent_state} if agent.recurrent_size else {}
     exported = tf.saved_model.load(str(output)).signatures["serving_default"]
     found = exported(observation=tf.constant(frames), **{name: tf.constant(one) for name, one in given.items()})
     params = {module.name: module.layout.unflatten(tf.constant(online[module.name])) for module in agent.modules}

@@ -106,25 +106,25 @@ def test_each_row_is_remembered_until_it_is_reset(share_torso):
     online = initial_parameters(agent.modules, 3)
     player, rng = Player(agent, Trained(online, 0)), np.random.default_rng(0)
     params = {module.name: module.layout.unflatten(online[module.name]) for module in agent.modules}
-    memory = np.zeros((3, agent.memory_size), np.float32)
+    recurrent_state = np.zeros((3, agent.recurrent_size), np.float32)
     for number in range(8):
         seen = rng.normal(size=(3, 4)).astype(np.float32)
         if number == 3:
             player.reset([1])
-            memory[1] = 0
+            recurrent_state[1] = 0
         if number == 5:
             player.reset(np.array([True, False, True]))
-            memory[[0, 2]] = 0
+            recurrent_state[[0, 2]] = 0
         if number == 7:
             player.reset()
-            memory[:] = 0
-        expected = {name: one.numpy() for name, one in agent.apply(params, seen[:, None], memory).items()}
+            recurrent_state[:] = 0
+        expected = {name: one.numpy() for name, one in agent.apply(params, seen[:, None], recurrent_state).items()}
         for _ in range(2):  # to ask for values does not step on
             np.testing.assert_allclose(player.values(seen), expected["value"][:, 0], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(player.act(seen), expected["logits"].argmax(axis=1))
         np.testing.assert_allclose(player.values(seen), expected["value"][:, 0], rtol=1e-5, atol=1e-6)
-        memory = expected["memory"]
-        assert np.abs(memory).min(axis=1).max() > 0
+        recurrent_state = expected["recurrent_state"]
+        assert np.abs(recurrent_state).min(axis=1).max() > 0
 
 
 def test_continuous_actions_come_in_the_bounds_of_the_environment():

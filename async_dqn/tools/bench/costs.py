@@ -23,7 +23,7 @@ from async_dqn.base.types import StepResult
 from async_dqn.cluster import server
 from async_dqn.cluster.remote_store import new_token
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
-from async_dqn.data.memory import Memory
+from async_dqn.data.recurrent_state import RecurrentState
 from async_dqn.envs import registry
 from async_dqn.nn.module import initial_parameters
 from async_dqn.roles.worker import make_remote_store
@@ -69,9 +69,9 @@ def acting(config: Config, *, seconds: float) -> dict[str, float]:
     """What the networks say of 1, 8 and 32 observations at once."""
     worker = _Worker(config)
     batches = {size: np.resize(worker.stacked, (size, *worker.stacked.shape[1:])) for size in (1, 8, 32)}
-    evaluate, size = worker.actor_learner.evaluate, worker.actor_learner.agent.memory_size
+    evaluate, size = worker.actor_learner.evaluate, worker.actor_learner.agent.recurrent_size
     return {
-        f"batch of {n}, ms": median_ms(functools.partial(Memory(n, size).evaluate, evaluate, one), seconds)
+        f"batch of {n}, ms": median_ms(functools.partial(RecurrentState(n, size).evaluate, evaluate, one), seconds)
         for n, one in batches.items()
     }
 

@@ -1,14 +1,14 @@
-"""What an agent remembers of the episodes that it is in the middle of."""
+"""The recurrent state of an agent: what it remembers of the episodes that it is in the middle of."""
 
 import numpy as np
 
 from async_dqn.data.experience import Evaluate, Outputs
 
-HEAD = "memory"  # the output of the networks that is remembered
+HEAD = "recurrent_state"  # the output of the networks that is remembered
 
 
-class Memory:
-    """Of N environments, a row each; nothing, for an agent without a memory.
+class RecurrentState:
+    """Of N environments, a row each; nothing, for an agent without a recurrent state.
 
     Attributes:
       now: [N, M] float32, what is remembered where the environments stand. It is replaced and never written to.
@@ -42,8 +42,8 @@ class Memory:
         self.now = now
 
 
-def forgotten(memory: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def forgotten(recurrent_state: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """What is left of it [N, M] where an episode begins in these rows: their numbers, or a mask [N] bool."""
-    left = memory.copy()
+    left = recurrent_state.copy()
     left[rows] = 0
     return left
