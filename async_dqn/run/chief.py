@@ -395,8 +395,9 @@ class Chief:
     def _say_what_is_lost(self, counters: Counters) -> None:
         """Of experience that crosses queues."""
         config = self._config
-        num_planners = (config.num_workers - 1) * config.has_planners
-        missing = counters.env_steps * (num_planners or config.separates) - counters.received
+        num_planners = config.num_workers - 1 if config.has_planners else 0
+        num_receivers = num_planners or int(config.separates)  # each gets all steps
+        missing = counters.env_steps * num_receivers - counters.received
         if missing > 0:
             receivers = f"the planners, which are {num_planners}" if num_planners else "the learner"
             self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")

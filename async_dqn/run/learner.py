@@ -86,10 +86,9 @@ class Learner:
 
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All gradients, where those of trained modules are scaled down together to `max_gradient_norm`."""
-        is_trained = [module.is_trained for module in self._agent.trained]
-        named = zip(gradients, is_trained, strict=True)
-        clipped = iter(clip_together([one for one, trains in named if trains], self._max_gradient_norm))
-        return [next(clipped) if trains else one for one, trains in zip(gradients, is_trained, strict=True)]
+        named = list(zip(gradients, self._agent.trained, strict=True))
+        clipped = iter(clip_together([one for one, module in named if module.is_trained], self._max_gradient_norm))
+        return [next(clipped) if module.is_trained else one for one, module in named]
 
     def learn(self) -> None:
         """Computes the minibatches that are due; none while the experience warms up.

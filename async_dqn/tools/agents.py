@@ -9,15 +9,13 @@ from async_dqn.base.errors import UserError
 from async_dqn.settings.config import UPDATE_MODES, Config
 
 _WIDTH, _INDENT = 100, 12
+_OWN = "One of your own: --agent=package.module:NAME, see docs/extending.md"
 
 
 def listing() -> str:
     """All of the table, in lines of at most 100 characters."""
     blocks = [_block(name, find(name)) for name in TABLE]
     return "\n".join([*blocks, "All flags of one: async-dqn local --agent=NAME --help", _OWN])
-
-
-_OWN = "One of your own: --agent=package.module:NAME, see docs/extending.md"
 
 
 def _block(name: str, agent: type[Agent]) -> str:
