@@ -335,9 +335,9 @@ def _is_member(row: tf.Tensor, token: int | tf.Tensor) -> tf.Tensor:
 class _OpenVersion(NamedTuple):
     """The version that gradients enter, once that of a request is in it."""
 
-    number: tf.Tensor  # of the version that the sender's last gradient is in
-    gradients: tf.Tensor  # how many are in the open one
-    is_complete: tf.Tensor
+    number: tf.Tensor  # [] int64, of the version that the sender's last gradient is in
+    gradients: tf.Tensor  # [] int64, how many are in the open one
+    is_complete: tf.Tensor  # [] bool
 
 
 def _open_version(
@@ -359,11 +359,13 @@ def _closed(run: tf.Tensor, version: _OpenVersion) -> tf.Tensor:
 
 
 def _hold(run: tf.Tensor, counts: tf.Tensor | None, versions: tf.Tensor | None) -> tf.Tensor:
-    """The hold that a new request meets; 0: none.
+    """The hold that a new request meets, [] int64; 0: none.
 
     Args:
-      counts: of a request that is no push: it may refresh targets if it counts minibatches.
-      versions: of the shards, under a quorum: what is not applied yet has to be all of one version, on every shard.
+      run: [columns] int64, the run's row.
+      counts: [C] int64, of a request that is no push: it may refresh targets if it counts minibatches.
+      versions: [K] int64, of the shards, under a quorum: what is not applied yet has to be all of one version, on
+        every shard.
     """
     hold = run[_HOLD]
     if counts is not None:

@@ -183,7 +183,7 @@ class ParameterGraph:
             self.initialized.append(tf.raw_ops.VarIsInitializedOp(resource=self._ledger.handle))
 
     def stamp(self, ledger: Ledger) -> np.ndarray:
-        """What the stamps of every shard are once all that the ledger has counted is applied there: see `Copied`."""
+        """[S] int64, the stamp of every shard once all that the ledger has counted is applied there: see `Copied`."""
         orders = [member.admitted for member in ledger.members]
         return np.array([ledger.generation, ledger.counters.target_refreshes, *orders], np.int64)
 

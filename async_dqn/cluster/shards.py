@@ -52,7 +52,7 @@ class Copied(NamedTuple):
     """What is read of a shard while it goes on. It is of one moment where both stamps are the same."""
 
     stamps: tf.Tensor  # [2, S] int64: what was applied before anything was read, and what was begun by then
-    values: dict[str, dict[str, tf.Tensor]]  # {module: {name: array}}
+    values: dict[str, dict[str, tf.Tensor]]  # {module: {name: array}}, the parts of this shard
 
 
 class Shard:

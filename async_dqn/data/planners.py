@@ -32,7 +32,8 @@ class ReceivedPlans:
     """The minibatches that planners simulate, as they come out of the queue.
 
     Args:
-      version: updates of the model until now.
+      queue: where they come from.
+      version: gives the updates of the model until now.
     """
 
     def __init__(self, queue: ExperienceQueue, version: Callable[[], int]):
@@ -69,8 +70,9 @@ class Broadcast:
 
     Args:
       sink: what the steps go into here.
+      queue: the way to the planners.
       length: T, steps of a block.
-      version: updates in the parameters that are acted on.
+      version: gives the updates in the parameters that are acted on.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from async_dqn.nn.module import Module
 from async_dqn.nn.networks import Unpacked, unpack
 
 MODULE = "observations"
+# Both as in VecNormalize of OpenAI Baselines.
 LIMIT = 10.0  # standard deviations, beyond which observations are cut off
 _EPSILON = 1e-8  # added to the variance
 

@@ -47,6 +47,7 @@ def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int, s
     """Says what experience will need on this machine. Raises UserError where the machine does not have it.
 
     Args:
+      num_workers_here: workers on this machine.
       server_bytes: what the parameter servers of this machine hold.
     """
     needed, available = experience_bytes(config, spec, num_workers_here), available_bytes()

@@ -74,7 +74,7 @@ class Standby:
         return self._newest
 
     def close(self, deadline: float) -> None:
-        """Ends the thread."""
+        """Ends the thread. Returns once no copy is under way, after `deadline` seconds at most."""
         self._background.close()
         self.settle(deadline)
 
