@@ -117,11 +117,12 @@ class Task:
         return self.is_over and self.code == INTERRUPTED
 
     def last_line(self) -> str:
-        """The line of its log that says most on why it ended."""
+        """Why it ended: the line of its log that says most of that, or the signal that left it no time to say anything."""
         text = self.log.read_text(errors="replace") if self.log and self.log.exists() else ""
         lines = [line for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith("async-dqn: ") or " failed" in line]
-        return one_line((telling or lines or ["it said nothing"])[-1], 200)
+        killed = [_describe(self.code)] if self.code is not None and self.code < 0 else []
+        return one_line((telling or killed or lines or ["it said nothing"])[-1], 200)
 
     def start(self) -> None:
         """Starts the process."""
