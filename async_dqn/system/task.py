@@ -117,7 +117,7 @@ class Task:
         return self.is_over and self.code == INTERRUPTED
 
     def last_line(self) -> str:
-        """Why it ended: the line of its log that says most of that, or the signal that left it no time to say anything."""
+        """Why it ended: the line of its log that says most of that, or else the signal that killed it."""
         text = self.log.read_text(errors="replace") if self.log and self.log.exists() else ""
         lines = [line for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith("async-dqn: ") or " failed" in line]
