@@ -190,7 +190,12 @@ def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> N
     """Raises ValueError unless `state` belongs to these modules under their optimizers."""
     found, expected = _shapes(state), state_shapes(modules)
     if found != expected:
-        raise ValueError(f"saved arrays {found} are not those of these networks and optimizers, {expected}")
+        wrong = next(name for name in [*expected, *found] if found.get(name) != expected.get(name))
+        there, needed = found.get(wrong, "none"), expected.get(wrong, "none")
+        raise ValueError(
+            f"saved arrays {', '.join(found)} are not those of these networks and optimizers: {wrong} has the shape "
+            f"{there}, and {needed} is needed"
+        )
 
 
 def state_shapes(modules: Iterable[Module]) -> dict[str, tuple[int, ...]]:

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from fakes import make_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from async_dqn.store.base import Counters, Stop, advance, counter_state, saved_counters
+from async_dqn.nn import optimizers
+from async_dqn.store.base import Counters, Stop, advance, check_state, counter_state, saved_counters
+from async_dqn.store.local import LocalParameterStore
 
 
 def test_advance_adds_everything_but_the_maxima():
@@ -81,3 +84,18 @@ def test_counters_are_saved_by_name():
     del state["counter/episodes"]  # of a version that did not count it
     state["counter/moons"] = np.int64(7)  # of one that counts more
     assert saved_counters(state) == counters._replace(episodes=0)
+
+
+def test_saved_arrays_that_do_not_fit_are_named_one_of_them_with_both_shapes():
+    wanted = [make_module(2, optimizer=optimizers.adam()), make_module(3, "observations")]
+    state = LocalParameterStore(wanted, 100).state()
+    check_state(state, wanted)
+    for name, array, shapes in [
+        ("observations/online", None, "online has the shape none, and (3,) is"),
+        ("q/slot/m", np.zeros(5), "q/slot/m has the shape (5,), and (2,) is"),
+        ("v/online", np.zeros(7), "v/online has the shape (7,), and none is"),
+    ]:
+        other = {key: one for key, one in state.items() if key != name} | ({} if array is None else {name: array})
+        with pytest.raises(ValueError) as caught:
+            check_state(other, wanted)
+        assert shapes in str(caught.value) and len(str(caught.value)) < 250
