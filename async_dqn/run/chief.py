@@ -406,7 +406,8 @@ class Chief:
 def _best_mean(run: RunDirectory) -> float:
     """The mean return that the best networks of an earlier part of the run were saved for."""
     found, _ = checkpoints.load_newest(run.best)
-    return float(found.values["mean_return_100"]) if found else -math.inf
+    mean = found.values.get("mean_return_100") if found else None
+    return float(mean) if isinstance(mean, (int, float)) else -math.inf  # somebody may have put another one there
 
 
 def _number(value: float) -> float | None:

@@ -231,6 +231,23 @@ def test_a_resumed_chief_knows_the_best_network_so_far(parts):
     assert best(run) == (30, 11.0)
 
 
+def test_a_checkpoint_of_another_kind_among_the_best_is_no_hindrance(parts):
+    run, store, chief, said = parts
+    checkpoints.save(run.best, 5, {"store/q/online": np.float32([1, 2])}, {}, keep=1)
+    resumed = make_chief(run, store, said, restored=chief.values())
+    finished(resumed, store, [10] * 100, 10)
+    assert best(run) == (10, 10.0)
+
+
+def test_a_run_whose_best_networks_cannot_be_written_goes_on(parts):
+    run, store, chief, said = parts
+    run.best.write_text("in the way")
+    finished(chief, store, [10] * 100, 10)
+    assert "could not save the best networks so far" in said.getvalue()
+    chief.finish("finished")
+    assert newest(run).number == 10 and run.exit_reason() == "finished"
+
+
 def test_what_could_not_be_saved_in_the_end_is_said(parts, monkeypatch):
     run, store, chief, _ = parts
     store.add_counts(Counters(env_steps=9))
