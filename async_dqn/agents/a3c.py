@@ -42,7 +42,7 @@ class A3CConfig(DataParallelSettings):
         only_with={"parallelism": ("data",)},
     )
     share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
-    lstm: bool = setting(False, "Remember: a layer of 256 LSTM cells below policy and value.")
+    lstm: bool = setting(False, "Remember earlier observations: a layer of 256 LSTM cells before policy and value.")
     entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
     value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 

@@ -60,15 +60,16 @@ class DynaQConfig(DQNConfig):
     )
     queue_size: int = setting(
         2,
-        "Blocks of simulated minibatches that may wait for worker 0; while so many do, planners wait. With "
-        "--replay=global, blocks of steps, and actors.",
+        "Blocks of simulated minibatches (with --replay=global, of steps) that may wait for worker 0; while so many "
+        "do, the workers that send them wait.",
         minimum=1,
         maximum=10_000,
         only_with={"planning": ("auto", "separate")},
     )
     send_period: int = setting(
         16,
-        "Steps of each environment, and simulated minibatches, that are sent together; as often parameters are pulled.",
+        "How many steps of each environment, or simulated minibatches, are sent together; a worker pulls parameters "
+        "each time.",
         minimum=1,
         maximum=10_000,
         only_with={"planning": ("auto", "separate")},
@@ -85,7 +86,7 @@ class DynaQConfig(DQNConfig):
         if self.store != "ps":
             return f"--store={self.store}: --planning=separate needs a parameter server, which holds the queues"
         if self.mode != "async":
-            return f"--update_mode={self.mode}: with --planning=separate no two workers push alike; leave it out"
+            return f"--update_mode={self.mode}: with --planning=separate workers train two networks; leave it out"
         if self.local_steps:
             return f"--local_steps={self.local_steps}: with --planning=separate workers push gradients; leave it out"
         if self.replay != "local":

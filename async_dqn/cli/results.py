@@ -185,6 +185,7 @@ def _games(call: Call) -> int:
 
 
 _OF_STUDIES = ("seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period")
+_WORK = "What is learned: nature (Pong with the network of Mnih et al. 2015), pong-fast or boxing."
 _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "checkpoint",
     TEXT,
@@ -284,10 +285,10 @@ COMMANDS = {
             ("peer_python", TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
             ("repetitions", Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
-            ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", "What is learned."),
+            ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", _WORK),
             ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
-            ("replay_capacity", Whole(), None, "Transitions in replay, of a peer's too [those of --work]."),
-            ("warmup_steps", Whole(), None, "Agent steps before training, of a peer's too [those of --work]."),
+            ("replay_capacity", Whole(), None, "Transitions in replay, also of --peer [those of --work]."),
+            ("warmup_steps", Whole(), None, "Agent steps before training, also of --peer [those of --work]."),
             ("num_ps", Whole(), 1, "Parameter servers of the cluster that is measured."),
             ("num_workers", Whole(), 2, "Its workers."),
             ("soak_minutes", Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),

@@ -399,7 +399,7 @@ class Chief:
         num_receivers = num_planners or int(config.separates)  # each gets all steps
         missing = counters.env_steps * num_receivers - counters.received
         if missing > 0:
-            receivers = f"the planners, which are {num_planners}" if num_planners else "the learner"
+            receivers = f"the planners (added up over all {num_planners})" if num_planners else "the learner"
             self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")
 
 

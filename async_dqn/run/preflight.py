@@ -25,7 +25,7 @@ def resolve(config: Config) -> EnvironmentSpec:
             f"--network={config.network} does not fit the observations of {spec.id}; use {' or '.join(fitting)}"
         )
     if spec.is_atari and config.env_processes:
-        raise UserError(f"--env_processes=True: is not for Atari games such as {spec.id}, whose emulators have threads")
+        raise UserError(f"--env_processes=True: is not for Atari games such as {spec.id}; leave it out")
     if not spec.is_atari and config.protocol != Config.protocol:
         raise UserError(f"--protocol={config.protocol}: is for Atari games, not for {spec.id}; leave it out")
     return spec

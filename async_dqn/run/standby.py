@@ -69,7 +69,7 @@ class Standby:
     def newest(self) -> Copy | None:
         """The newest copy that can be restored; None: there is none."""
         if self._newest and not all(np.isfinite(array).all() for array in self._newest.state.values()):
-            self._say("warning: the parameters were not finite when worker 0 copied them")
+            self._say("warning: the copy of the parameters in worker 0 is not finite, so it is not restored")
             self._newest = None
         return self._newest
 

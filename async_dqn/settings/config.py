@@ -99,8 +99,8 @@ class NetworkSettings(Fields):
     center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
     normalize_observations: bool = setting(
         False,
-        "Take their running mean off observations and divide by their standard deviation: for each number of a vector, "
-        "each channel of a picture.",
+        "Subtract the running mean of each number of a vector, or of each channel of a picture, and divide by the "
+        "standard deviation.",
     )
     layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
     compute_dtype: str = setting(
