@@ -59,10 +59,11 @@ def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int, s
             f"about {value * max(available, 0) // needed} would fit"
         )
     if needed + server_bytes > available:
+        hint = "" if config.mode == "async" else "; fewer workers, or --update_mode=async, need less"
         raise UserError(
             f"--num_workers={config.num_workers} with --update_mode={config.mode} needs {server_bytes / 1e9:.2f} GB of "
             f"memory on the parameter servers here, and {needed / 1e9:.2f} GB for experience, but "
-            f"{available / 1e9:.2f} GB is available"
+            f"{available / 1e9:.2f} GB is available{hint}"
         )
     names = " and ".join(spec.left_out)
     left_out = f"; of observations {names} is left out: it is text, or no space of gymnasium's" if names else ""
