@@ -5,6 +5,7 @@ import pytest
 from experience_queue_helpers import LocalQueue
 from planning_helpers import NUM_ACTIONS, make
 
+from async_dqn.data.block import decode
 from async_dqn.data.experience import Step
 from async_dqn.data.planners import Broadcast, ReceivedPlans, simulate
 from async_dqn.data.receiver import ReplayReceiver
@@ -140,6 +141,40 @@ def test_a_block_that_found_no_room_is_a_gap_and_nothing_follows_from_it(lost):
     all_of_them = {tuple(row) for row in contents(here)}
     found = {tuple(row) for row in contents(there)}
     assert found <= all_of_them and len(found) > 5
+
+
+@pytest.mark.parametrize("cut", [41, 39], ids=["within a block", "at its end"])
+def test_where_an_environment_starts_anew_no_replay_has_a_transition(cut):
+    lengths = []
+    for is_cut in (False, True):
+        queue = LocalQueue(size=100)
+        here, there, sink, receiver, _ = make_pair(queue)
+        for number, step in enumerate(random_steps(80)):
+            sink.add(step, 1)
+            if is_cut and number == cut:
+                assert not (step.terminated | step.truncated).any()
+                sink.truncate(np.array([0]))
+            if sink.has_block:
+                sink.send()
+        while not receiver.is_idle:
+            receiver.due()
+            there._owed_steps = 0
+        np.testing.assert_array_equal(contents(there), contents(here)[: len(contents(there))])
+        lengths.append(len(contents(there)))
+    assert lengths[1] == lengths[0] - 1
+
+
+def test_after_the_parameters_were_put_back_a_stream_begins_without_what_was_gathered():
+    queue = LocalQueue(size=100)
+    _, _, sink, _, _ = make_pair(queue)
+    all_steps = [*random_steps(4 + 2 + 4)]
+    feed(sink, all_steps[:6])
+    sink.begin_stream()
+    sink._queue.stream = (2, 1)
+    feed(sink, all_steps[6:])
+    assert [(item.stream, item.number) for item in queue.items] == [((1, 1), 0), ((2, 1), 0)]
+    sent = decode(queue.items[1].data).arrays["observation"]
+    np.testing.assert_array_equal(sent, [step.observation for step in all_steps[6:]])
 
 
 def test_a_block_that_an_outage_kept_is_lost_and_the_next_one_says_so():

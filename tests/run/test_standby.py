@@ -1,5 +1,7 @@
 """Tests of async_dqn.run.standby, on a store whose copies are told in advance."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ from async_dqn.store.base import Counters, counter_state, saved_counters
 
 
 class TellingStore:
-    """Gives these copies one after another: parameters and target refreshes; None: others were at work."""
+    """Gives these copies one after another: parameters and target refreshes; None: others were at work.
+
+    Or a function that gives one of these.
+    """
 
     def __init__(self, *copies):
         self.copies = list(copies)
@@ -17,6 +22,8 @@ class TellingStore:
 
     def _state(self, whole):
         found = self.copies.pop(0)
+        if callable(found):
+            found = found()
         if found is None or isinstance(found, Exception):
             if found:
                 raise found
@@ -115,3 +122,49 @@ def test_parameters_that_are_not_finite_are_no_copy_to_restore(make):
     standby.keep({"q/online": np.float32([np.nan])}, {})
     assert standby.newest() is None
     assert "not finite" in make.said[0]
+
+
+def test_what_is_read_for_a_checkpoint_meanwhile_is_newer_than_the_copy(make):
+    def overtaken():
+        standby.keep({"q/online": np.float32([9]), "q/target": np.float32([9])}, {})
+        return (1, 0)
+
+    _, standby, tick = make(overtaken)
+    assert arrays(tick()) == (9, 9)
+
+
+def test_no_copy_is_begun_while_one_is_under_way(make):
+    end = threading.Event()
+    store, standby, tick = make(lambda: end.wait(10) and (1, 0), (2, 0))
+    standby.tick()
+    standby.tick()
+    end.set()
+    standby.settle(10)
+    assert arrays(standby.newest()) == (1, 1) and store.asked == ["whole"]
+
+
+def test_copies_take_a_hundredth_of_the_time_and_are_as_old_as_their_beginning(make, monkeypatch):
+    now = [100.0]
+
+    def taking(seconds, *copy):
+        def found():
+            now[0] += seconds
+            return copy or None
+
+        return found
+
+    monkeypatch.setattr("async_dqn.run.standby._PERIOD", 1.0)
+    monkeypatch.setattr("async_dqn.run.standby._LONGEST_PERIOD", 5.0)
+    monkeypatch.setattr("async_dqn.run.standby.time.monotonic", lambda: now[0])
+    held = [*[taking(0.25)] * 5, taking(0.5, 4, 0)]
+    store, _, tick = make(taking(0.0, 1, 0), taking(0.03, 2, 0), taking(0.5, 3, 0), *held)
+    for wait, online, whole in ((1.0, 1, 1), (3.0, 2, 1), (5.0, 3, 1), (5.0, 4, 4)):
+        begin = now[0]
+        newest = tick()
+        assert arrays(newest) == (online, whole)
+        assert newest.at == begin + (1.25 if online == 4 else 0.0)
+        assert (newest.whole_at == newest.at) == (online == whole)
+        now[0] += wait - 0.01
+        tick()
+        now[0] += 0.02
+    assert not store.copies
