@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.agents.base import Agent, Loss, Params, make_entropy_cost, make_module, make_network
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.recurrent_state import HEAD, forgotten
@@ -19,7 +19,7 @@ from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.lstm import CELLS
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages, vtrace
-from async_dqn.settings.config import Config, DataParallelSettings
+from async_dqn.settings.config import Config, DataParallelSettings, EntropySettings
 from async_dqn.settings.fields import setting
 
 _T_MAX = 5  # the paper's
@@ -27,7 +27,7 @@ _MAX_UNROLLED = 256  # steps through time, each of which has TensorFlow operatio
 
 
 @dataclasses.dataclass(frozen=True)
-class A3CConfig(DataParallelSettings):
+class A3CConfig(EntropySettings, DataParallelSettings):
     """Settings of A3C."""
 
     t_max: int = setting(
@@ -43,7 +43,9 @@ class A3CConfig(DataParallelSettings):
     )
     share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
     lstm: bool = setting(False, "Remember earlier observations: a layer of 256 LSTM cells before policy and value.")
-    entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
+    normalize_advantages: bool = setting(
+        False, "Scale the advantages of each minibatch to mean 0 and standard deviation 1, as PPO does."
+    )
     value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 
     def check(self) -> None:
@@ -59,6 +61,7 @@ class Batch(NamedTuple):
     action: Any  # [B] int32, or [B, D] float32
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
+    entropy_cost: Any  # [B] float32, the same for all
 
 
 class Sequences(NamedTuple):
@@ -68,6 +71,7 @@ class Sequences(NamedTuple):
     action: Any  # [N, T] int32, or [N, T, D] float32
     advantage: Any  # [N, T] float32
     return_: Any  # [N, T] float32
+    entropy_cost: Any  # [N, T] float32, the same for all
     is_first: Any  # [N, T] bool, whether a step begins an episode
     counts: Any  # [N, T] bool; false: it was taken back
     recurrent_state: Any  # [N, M] float32, what was remembered before the first step
@@ -141,6 +145,7 @@ class A3C(Agent):
     def __init__(self, config: A3CConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker)
         self._policy = make_distribution(spec)
+        self._entropy_cost = make_entropy_cost(config)
         self.network_outputs = {**self._policy.meanings, "value": "of the state"}
         policy, value = self._policy.heads, {"value": Head(1)}
         heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
@@ -214,7 +219,8 @@ class A3C(Agent):
             advantage, return_ = vtrace(log_ratio, rollout.reward, value, next_value, *ends, discount, trace)
         else:
             advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
-        columns = Batch(rollout.stacked, rollout.action, advantage, return_)  # each [T, N, ...]
+        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.at))
+        columns = Batch(rollout.stacked, rollout.action, advantage, return_, entropy_cost)  # each [T, N, ...]
         if self.recurrent_size:
             of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))
             return Sequences(*[*of_steps, rollout.recurrent_state])
@@ -240,7 +246,8 @@ class A3C(Agent):
             outputs = self.apply(params, batch.observation)
         value = outputs["value"][:, 0]  # [B]
         log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
-        policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, batch.advantage))
+        advantage = losses.normalize(batch.advantage) if config.normalize_advantages else batch.advantage  # [B]
+        policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, advantage))
         value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
         entropy = tf.reduce_mean(self._policy.entropy(outputs))
         statistics = {
@@ -249,7 +256,8 @@ class A3C(Agent):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
         }
-        return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)
+        bonus = tf.reduce_mean(batch.entropy_cost) * entropy
+        return Loss(policy_loss + config.value_cost * value_loss - bonus, statistics)
 
     def _unrolled(self, params: Params, batch: Sequences) -> tuple[dict[str, tf.Tensor], Batch]:
         """What the networks say of the steps that count, and these, as B of a minibatch. Gradients go through time."""
@@ -257,7 +265,7 @@ class A3C(Agent):
         outputs = self.apply(params, observation, batch.recurrent_state, batch.is_first)
         counts = tf.reshape(batch.counts, [-1])  # [N * T]
         outputs = {name: tf.boolean_mask(one, counts) for name, one in outputs.items() if name != HEAD}
-        columns = (batch.action, batch.advantage, batch.return_)
+        columns = (batch.action, batch.advantage, batch.return_, batch.entropy_cost)
         return outputs, Batch(observation, *(tf.boolean_mask(_flat(one), counts) for one in columns))
 
 

@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.base.errors import UserError
-from async_dqn.base.schedules import Schedule, constant, linear
+from async_dqn.base.schedules import Schedule, falling
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import networks, optimizers
 from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.nn.layout import Layout
 from async_dqn.nn.module import Module
-from async_dqn.settings.config import Config, ReplaySettings
+from async_dqn.settings.config import Config, EntropySettings, ReplaySettings
 
 Params = Mapping[str, Mapping[str, Any]]  # {module: {array name: tensor}}
 
@@ -221,7 +221,10 @@ def make_optimizer(config: Config) -> optimizers.Optimizer:
 
 def make_rate(config: Config) -> Schedule:
     """The step size over global agent steps."""
-    if config.final_learning_rate < 0:
-        return constant(config.learning_rate)
     steps = config.learning_rate_steps or config.total_steps
-    return linear(config.learning_rate, config.final_learning_rate, begin=0, steps=steps)
+    return falling(config.learning_rate, config.final_learning_rate, steps)
+
+
+def make_entropy_cost(config: EntropySettings) -> Schedule:
+    """The weight of the entropy bonus over global agent steps."""
+    return falling(config.entropy_cost, config.final_entropy_cost, config.entropy_steps or config.total_steps)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Agent, Loss, Params, make_module, make_network
+from async_dqn.agents.base import Agent, Loss, Params, make_entropy_cost, make_module, make_network
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
@@ -16,17 +16,16 @@ from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages
-from async_dqn.settings.config import DataParallelSettings, RolloutSettings
+from async_dqn.settings.config import DataParallelSettings, EntropySettings, RolloutSettings
 from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(RolloutSettings, DataParallelSettings):
+class PPOConfig(RolloutSettings, EntropySettings, DataParallelSettings):
     """Settings of PPO."""
 
     trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)
     clip: float = setting(0.1, "How far the probability of an action may move, as a ratio less 1.", minimum=0.001)
-    entropy_cost: float = setting(0.01, "Weight of the entropy bonus.", minimum=0)
     value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 
 
@@ -38,6 +37,7 @@ class Batch(NamedTuple):
     old_log_prob: Any  # [B] float32, of the action when it was taken
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
+    entropy_cost: Any  # [B] float32, the same for all
 
 
 _ATARI = {
@@ -119,6 +119,7 @@ class PPO(Agent):
     def __init__(self, config: PPOConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker)
         self._policy = make_distribution(spec)
+        self._entropy_cost = make_entropy_cost(config)
         self.network_outputs = {**self._policy.meanings, "value": "of the state"}
         self._network = make_network(config, spec, {**self._policy.heads, "value": Head(1)})
         self.modules = [make_module(config, "policy_value", self._network, has_target=False)]
@@ -162,7 +163,10 @@ class PPO(Agent):
             self.config.trace,
         )
         old_log_prob = self._policy.log_prob_of(rollout.outputs, rollout.action)  # [T, N]
-        columns = Batch(rollout.stacked, rollout.action, old_log_prob, advantage, return_)  # each [T, N, ...]
+        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.at))
+        columns = Batch(  # each [T, N, ...]
+            rollout.stacked, rollout.action, old_log_prob, advantage, return_, entropy_cost
+        )
         return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
     def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
@@ -182,4 +186,5 @@ class PPO(Agent):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
         }
-        return Loss(policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy, statistics)
+        bonus = tf.reduce_mean(batch.entropy_cost) * entropy
+        return Loss(policy_loss + config.value_cost * value_loss - bonus, statistics)

@@ -10,6 +10,11 @@ def constant(value: float) -> Schedule:
     return lambda step: value
 
 
+def falling(start: float, end: float, steps: int) -> Schedule:
+    """From `start` to `end` in the first `steps` agent steps; constant where `end` is negative."""
+    return constant(start) if end < 0 else linear(start, end, begin=0, steps=steps)
+
+
 def linear(start: float, end: float, *, begin: int, steps: int) -> Schedule:
     """From `start` to `end` in `steps` agent steps after step `begin`; constant before and after."""
     if steps <= 0:

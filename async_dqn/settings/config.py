@@ -520,6 +520,22 @@ class RolloutSettings(Config):
 
 
 @dataclasses.dataclass(frozen=True)
+class EntropySettings(Config):
+    """A bonus for a random policy."""
+
+    entropy_cost: float = setting(0.01, "Weight of the entropy bonus at the start.", minimum=0)
+    final_entropy_cost: float = setting(
+        -1.0, "Weight of it at --entropy_steps and after, reached in a straight line; -1: constant.", minimum=-1
+    )
+    entropy_steps: int = setting(
+        0,
+        "Agent steps over which the weight of the entropy bonus falls; 0: --total_steps.",
+        minimum=0,
+        not_with={"final_entropy_cost": (-1.0,)},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class TargetSettings(Config):
     """A target network."""
 

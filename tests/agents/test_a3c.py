@@ -18,14 +18,15 @@ def make_agent(**overrides):
     return build.make_agent(make_config("a3c", "cartpole", {"env": "CartPole-v1"} | overrides))
 
 
-def loss_of(logits, value, *, action, advantage, return_, **settings):
+def loss_of(logits, value, *, action, advantage, return_, entropy_cost=0.0, **settings):
     """The loss where the network says `logits` and `value`, and its gradients by these, advantages and returns."""
     agent = make_agent(**settings)
     logits, value, advantage, return_ = (tf.constant(one, tf.float32) for one in (logits, value, advantage, return_))
     agent.apply = lambda params, observation: {"logits": logits, "value": value[:, None]}
     with tf.GradientTape() as tape:
         tape.watch([logits, value, advantage, return_])
-        loss = agent.loss({}, {}, Batch(None, tf.constant(action), advantage, return_), tf.constant([0, 0]))
+        batch = Batch(None, tf.constant(action), advantage, return_, tf.fill(advantage.shape, entropy_cost))
+        loss = agent.loss({}, {}, batch, tf.constant([0, 0]))
     assert tuple(loss.statistics) == agent.metrics
     return loss, tape.gradient(loss.value, [logits, value, advantage, return_])
 
@@ -63,6 +64,19 @@ def test_the_loss_by_hand():
     np.testing.assert_allclose(
         of_logits[1], [4 * -1 / 4 / 2 - 0.1 * of_entropy[0] / 2, 4 * 1 / 4 / 2 - 0.1 * of_entropy[1] / 2], rtol=1e-5
     )
+
+
+def test_advantages_are_normalised_where_asked():
+    given = {"logits": [[0, 0], [0, 0], [0, 0]], "value": [0, 0, 0], "action": [0, 1, 0], "return_": [0, 0, 0]}
+    loss, _ = loss_of(**given, advantage=[5, 9, 1], normalize_advantages=True)
+    deviation = math.sqrt((0**2 + 4**2 + 4**2) / 3)
+    expected, _ = loss_of(**given, advantage=[0, 4 / deviation, -4 / deviation])
+    assert float(loss.value) == pytest.approx(float(expected.value), rel=1e-5, abs=1e-6)
+    uneven, _ = loss_of(
+        **(given | {"logits": [[2, 0], [0, 1], [0, 0]]}), advantage=[5, 9, 1], normalize_advantages=True
+    )
+    by_hand = [0, 4 / deviation * math.log(1 / (1 + math.exp(-1))), -4 / deviation * math.log(1 / 2)]
+    assert float(uneven.statistics["policy_loss"]) == pytest.approx(-sum(by_hand) / 3, rel=1e-4)
 
 
 def test_the_entropy_bonus_makes_the_policy_more_even():
@@ -127,7 +141,7 @@ def test_continuous_actions_come_from_a_gaussian():
     action = agent.act({name: one.numpy() for name, one in said.items()}, rng, 0)
     assert (action.shape, action.dtype) == ((3, 1), np.float32)
     observation = rng.normal(size=(3, 1, 3)).astype(np.float32)
-    batch = Batch(*map(tf.constant, (observation, action, *np.ones((2, 3), np.float32))))
+    batch = Batch(*map(tf.constant, (observation, action, *np.ones((3, 3), np.float32))))
     statistics = agent.loss(params, {}, batch, tf.constant([0, 0])).statistics
     assert float(statistics["entropy"]) == pytest.approx(0.5 * math.log(2 * math.pi * math.e), rel=1e-6)
 
@@ -151,13 +165,12 @@ def test_the_first_policy_is_nearly_even():
 
 @pytest.mark.parametrize(("of", "others"), [("policy", "value"), ("value", "policy")])
 def test_of_two_networks_each_learns_from_its_own_term(of, others):
-    settings = {"policy": {"value_cost": 0.0}, "value": {"entropy_cost": 0.0}}[of]
-    agent = make_agent(share_torso=False, **settings)
+    agent = make_agent(share_torso=False, **({"value_cost": 0.0} if of == "policy" else {}))
     rng = np.random.default_rng(0)
     params = {module.name: {k: tf.constant(v) for k, v in module.init(rng).items()} for module in agent.modules}
-    advantage = {"policy": [1.0, -2.0], "value": [0.0, 0.0]}[of]
+    advantage, entropy_cost = {"policy": ([1.0, -2.0], [0.1, 0.1]), "value": ([0.0, 0.0], [0.0, 0.0])}[of]
     observation = tf.constant(rng.normal(size=(2, 1, 4)), tf.float32)
-    batch = Batch(observation, tf.constant([0, 1]), tf.constant(advantage), tf.constant([5.0, 6.0]))
+    batch = Batch(observation, tf.constant([0, 1]), *map(tf.constant, (advantage, [5.0, 6.0], entropy_cost)))
     with tf.GradientTape() as tape:
         tape.watch(params)
         loss = agent.loss(params, {}, batch, tf.constant([0, 0])).value

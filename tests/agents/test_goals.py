@@ -31,7 +31,7 @@ def test_they_hold_for_the_preset_wherever_it_runs(agent, preset, change):
 @pytest.mark.parametrize(
     "change",
     [{"stop_at_return": 19.0}, {"stop_at_return": math.inf}, {"env": "breakout"}, {"learning_rate": 1.0}]
-    + [{"protocol": "machado"}, {"batch_size": 64}],
+    + [{"protocol": "machado"}, {"batch_size": 48}],
 )
 def test_they_do_not_hold_for_another_goal_game_or_way_to_learn(agent, preset, change):
     assert steps_to_goal(dataclasses.replace(make_config(agent, preset, {}), **change)) is None

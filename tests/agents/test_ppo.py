@@ -30,19 +30,18 @@ def loss_of(logits, value, batch, **settings):
     return loss, *tape.gradient(loss.value, [logits, value])
 
 
-def make_batch(old_probability, advantage, return_):
+def make_batch(old_probability, advantage, return_, entropy_cost=0.0):
     old_log_prob = np.log(np.float32(old_probability))
     action = np.zeros(len(advantage), np.int32)
-    return Batch(None, *map(tf.constant, (action, old_log_prob, np.float32(advantage), np.float32(return_))))
+    columns = (advantage, return_, [entropy_cost] * len(advantage))
+    return Batch(None, *map(tf.constant, (action, old_log_prob, *map(np.float32, columns))))
 
 
 def test_the_loss_by_hand():
     # Both steps: probability 1/2 of the action taken. Ratios 0.5 / 0.4 = 1.25, clipped to 1.2, and 0.5 / 0.5 = 1.
     # Advantages 7 and 3 are 1 and -1 when normalised, of which the losses are -1.2 * 1 and 1 * 1.
-    batch = make_batch([0.4, 0.5], advantage=[7, 3], return_=[1, 2])
-    loss, of_logits, of_value = loss_of(
-        [[0, 0], [0, 0]], [3, 2], batch, value_cost=0.25, entropy_cost=0.1, max_gradient_norm=0.0
-    )
+    batch = make_batch([0.4, 0.5], advantage=[7, 3], return_=[1, 2], entropy_cost=0.1)
+    loss, of_logits, of_value = loss_of([[0, 0], [0, 0]], [3, 2], batch, value_cost=0.25, max_gradient_norm=0.0)
     policy, value, entropy = (-1.2 + 1) / 2, 0.5 * ((3 - 1) ** 2 + 0) / 2, math.log(2)
     found = {name: float(one) for name, one in loss.statistics.items()}
     assert found == pytest.approx(
@@ -62,8 +61,8 @@ def test_the_loss_by_hand():
 
 
 def test_the_entropy_bonus_makes_the_policy_more_even():
-    batch = make_batch([0.5, 0.5], advantage=[0, 0], return_=[0, 0])
-    _, of_logits, _ = loss_of([[1, 0], [0, 1]], [0, 0], batch, entropy_cost=1.0)
+    batch = make_batch([0.5, 0.5], advantage=[0, 0], return_=[0, 0], entropy_cost=1.0)
+    _, of_logits, _ = loss_of([[1, 0], [0, 1]], [0, 0], batch)
     assert (np.sign(of_logits) == [[1, -1], [-1, 1]]).all()  # down this slope the larger logit falls
 
 
@@ -98,6 +97,22 @@ def test_what_is_prepared_of_a_rollout_with_ends_in_it_is_that_of_the_definition
         probability = math.exp(t) / (math.exp(t) + 1)
         log_prob = math.log(probability if n == 0 else 1 - probability)
         assert batch.old_log_prob[row] == pytest.approx(log_prob, rel=1e-4)
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 0.5), (60, 0.5 - 0.6 * 0.4), (500, 0.1)])
+def test_the_entropy_bonus_falls_with_the_steps_of_all_workers(step, expected):
+    agent = make_agent(
+        rollout_length=8, epochs=2, batch_size=64, entropy_cost=0.5, final_entropy_cost=0.1, entropy_steps=100
+    )
+
+    def outputs(stacked):
+        return {"value": np.zeros((len(stacked), 1)), "logits": np.zeros((len(stacked), 2))}
+
+    experience = agent.make_experience(8, outputs)
+    fill_with_ends(experience, outputs, 8, 8)
+    for later in (0, 7):  # one value for a whole rollout
+        experience.draw(np.random.default_rng(0), step + later)
+        np.testing.assert_allclose(experience.batch.entropy_cost, np.full(64, expected), rtol=1e-6)
 
 
 def test_actions_are_drawn_from_the_policy_and_the_same_by_the_same_seed():

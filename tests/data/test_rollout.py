@@ -15,12 +15,13 @@ class Batch(NamedTuple):
     step: np.ndarray  # [B] the number of the step, in [0, T * N)
     value: np.ndarray  # [B] what the network said
     next_value: np.ndarray  # [B] what it said of where the step led
+    at: np.ndarray  # [B] when the rollout was first learned from
 
 
 def prepare(rollout):
     """What the tests look at."""
     value, following = rollout.outputs["value"], rollout.next_outputs["value"]
-    return Batch(np.arange(value.size), value.reshape(-1), following.reshape(-1))
+    return Batch(np.arange(value.size), value.reshape(-1), following.reshape(-1), np.full(value.size, rollout.at))
 
 
 class Game:
@@ -64,7 +65,7 @@ class Game:
         self.experience.check_valid()
 
     def draw(self):
-        self.experience.draw(self.rng, 0)
+        self.experience.draw(self.rng, int(100 * self.factor))  # which grows, as time does
         self.experience.check_valid()
         batch = self.experience.batch
         return type(batch)(*(column.copy() for column in batch))
