@@ -44,6 +44,8 @@ _ATARI = {
     "network": "nips",
     "total_steps": 3_000_000,
     "envs_per_worker": 16,
+    "batch_size": 64,
+    "compute_dtype": "auto",
     "learning_rate": 5e-4,
     "final_learning_rate": 0.0,
     "max_gradient_norm": 0.5,
@@ -60,12 +62,20 @@ class PPO(Agent):
     continuous_actions = True
     presets = {
         "atari": _ATARI,
-        "pong": _ATARI | {"stop_at_return": 18.0},
+        "pong": _ATARI
+        | {
+            "stop_at_return": 18.0,
+            "entropy_cost": 0.02,
+            "final_entropy_cost": 0.0,
+            "entropy_steps": 1_000_000,
+        },
         "pictures": _ATARI
         | {
             "network": "auto",
             "total_steps": 500_000,
             "envs_per_worker": 8,
+            "batch_size": 256,
+            "compute_dtype": "float32",
             "clip_rewards": False,
             "center_frames": False,
         },
