@@ -1,6 +1,5 @@
 """What one process of a run does for all: global metrics, checkpoints, the decision to stop."""
 
-import concurrent.futures
 import itertools
 import math
 import time
@@ -11,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from async_dqn.agents.goals import steps_to_goal
-from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
-from async_dqn.run import checkpoints
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
 from async_dqn.run.directory import RunDirectory
@@ -28,6 +25,7 @@ from async_dqn.run.metrics import (
 )
 from async_dqn.run.progress import Progress, progress_line
 from async_dqn.run.resume import STORE
+from async_dqn.run.saver import Saver
 from async_dqn.run.separate import SeparateLearner
 from async_dqn.run.tensorboard_layout import layout
 from async_dqn.store.base import (
@@ -41,7 +39,6 @@ from async_dqn.store.base import (
 )
 from async_dqn.store.client import ParameterClient
 
-_SAVE_DEADLINE = 60.0  # seconds that the last checkpoint may take
 _BEST_PERIOD = 5.0  # seconds between two of the best networks so far
 
 
@@ -87,17 +84,14 @@ class Chief:
         self._needed = steps_to_goal(agent.config)
         self._forecast = Forecast(self._needed)
         self.keep: Callable[[dict[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
-        self._writer = Background("checkpoints")
-        self._writing: concurrent.futures.Future | None = None
-        self._writing_best: concurrent.futures.Future | None = None
-        self._unsaved = ""  # what the newest save left out, and why
+        self._saver = Saver(run, agent.config.keep_checkpoints, progress.say)
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
         self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
         self._tensorboard.write_layout(layout(agent.metrics))
-        self._best_saved = _best_mean(run) if restored is not None else -math.inf
+        self._best_saved = self._saver.best_mean() if restored is not None else -math.inf
         self._next_best = -math.inf
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
 
@@ -227,7 +221,7 @@ class Chief:
             self.log()
             self._next_log = now + self._config.log_period
         is_new = self._client.counters.env_steps != self._saved_steps  # else it would take the place of the last one
-        if now >= self._next_checkpoint and is_new and (self._writing is None or self._writing.done()):
+        if now >= self._next_checkpoint and is_new and not self._saver.is_busy:
             self.save("running")
             self._next_checkpoint = time.monotonic() + self._config.checkpoint_period
 
@@ -266,20 +260,13 @@ class Chief:
     def _keep_best(self) -> None:
         """Writes the networks beside the checkpoints where their games were the best so far."""
         now, mean = time.monotonic(), self._tracker.full_mean
-        is_busy = self._writing_best is not None and not self._writing_best.done()
-        if not mean > self._best_saved or now < self._next_best or is_busy:
+        if not mean > self._best_saved or now < self._next_best or self._saver.is_busy_with_best:
             return
         pulled = self._store.pull()
         if all(np.isfinite(one).all() for one in pulled.online.values()):
             self._best_saved, self._next_best = mean, now + _BEST_PERIOD
             arrays = {f"{STORE}{name}/online": np.array(one) for name, one in pulled.online.items()}
-            self._writing_best = self._writer.submit(self._write_best, pulled.counters.env_steps, arrays, mean)
-
-    def _write_best(self, number: int, arrays: dict[str, np.ndarray], mean: float) -> None:
-        try:
-            checkpoints.save(self._run.best, number, arrays, {"mean_return_100": mean}, keep=1)
-        except (OSError, ValueError) as error:
-            self._progress.say(f"could not save the best networks so far: {error}; the run goes on without")
+            self._saver.save_best(pulled.counters.env_steps, arrays, mean)
 
     def save(self, exit_reason: str) -> None:
         """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
@@ -300,8 +287,7 @@ class Chief:
         if is_finite:
             self.keep(state, values)
         arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
-        summary = self.summary(counters, exit_reason)
-        self._writing = self._writer.submit(self._write, counters.env_steps, arrays, values, summary)
+        self._saver.save(counters.env_steps, arrays, values, self.summary(counters, exit_reason))
 
     def values(self) -> dict[str, Any]:
         """What a checkpoint holds beside the store's state, for JSON."""
@@ -312,25 +298,6 @@ class Chief:
             "episodes": self._tracker.state(),
             "faults": self._faults(),
         }
-
-    def _write(
-        self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any], summary: dict[str, Any]
-    ) -> None:
-        self._unsaved = ""
-        try:
-            if arrays:
-                checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._config.keep_checkpoints)
-        except (OSError, ValueError) as error:
-            self._unsaved = f"the checkpoint could not be saved: {error}"
-            if summary["exit_reason"] == "running":
-                self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
-            else:
-                summary["exit_reason"] = f"failed: {summary['exit_reason']}, but {self._unsaved}"
-        try:
-            self._run.write_summary(summary)
-        except OSError as error:
-            self._unsaved = self._unsaved or f"the summary could not be written: {error}"
-            self._progress.say(f"could not write the summary: {error}")
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
         """What summary.json says."""
@@ -380,17 +347,11 @@ class Chief:
         counters = self.log()
         self._say_what_is_lost(counters)
         self.save(exit_reason)
-        if self._writing:
-            try:
-                self._writing.result(_SAVE_DEADLINE)
-            except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
-                self._unsaved = f"the last checkpoint is not on disk after {_SAVE_DEADLINE:.0f} s"
-                self._progress.say(f"warning: {self._unsaved}")
-        self._writer.close()
+        unsaved = self._saver.finish()
         self._metrics.close()
         self._episodes.close()
         self._tensorboard.close()
-        return self._unsaved
+        return unsaved
 
     def _say_what_is_lost(self, counters: Counters) -> None:
         """Of experience that crosses queues."""
@@ -401,13 +362,6 @@ class Chief:
         if missing > 0:
             receivers = f"the planners (added up over all {num_planners})" if num_planners else "the learner"
             self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")
-
-
-def _best_mean(run: RunDirectory) -> float:
-    """The mean return that the best networks of an earlier part of the run were saved for."""
-    found, _ = checkpoints.load_newest(run.best)
-    mean = found.values.get("mean_return_100") if found else None
-    return float(mean) if isinstance(mean, (int, float)) else -math.inf  # somebody may have put another one there
 
 
 def _number(value: float) -> float | None:

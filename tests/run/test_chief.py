@@ -92,7 +92,7 @@ def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_
     store.report_episodes(games[:1])
     chief.log()
     chief.save("running")
-    chief._writing.result()
+    chief._saver._writing.result()
     store.report_episodes(games[1:])
     chief.log()  # in episodes.csv, and in no checkpoint
     make_chief(run, store, said, restored=newest(run).values, is_live=True).finish("finished")
@@ -195,8 +195,8 @@ def finished(chief, store, returns, env_steps):
     store.report_episodes([EpisodeReport(0, float(one), 1, env_steps, 0.0) for one in returns])
     chief._next_best = 0.0
     chief.log()
-    if chief._writing_best:
-        chief._writing_best.result(10)
+    if chief._saver.is_busy_with_best:
+        chief._saver._writing_best.result(10)
 
 
 def best(run):
