@@ -242,20 +242,34 @@ def sharing_table() -> str:
     )
 
 
-def comparison_table() -> str:
-    """One process against a cluster, each run's value."""
+PPO_RUNS = {kind: [f"pong/ppo/runs/{kind}-seed-{seed}" for seed in range(5)] for kind in ("baseline", "async-2")}
+
+
+def kinds_table() -> str:
+    """The kinds of run of Pong of which there are several on one machine."""
+    kinds = {
+        "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
+        "`ppo`, one process": PPO_RUNS["baseline"],
+        "`dqn`, 1 ps + 2 workers": CLUSTER_RUNS,
+        "`dqn`, one process": ALONE_RUNS,
+    }
     rows = []
-    for label, cell in (
-        ("agent steps/s", lambda folder: f"{read(f'{folder}/summary.json')['steps_per_second']:.0f}"),
-        ("agent steps to a mean return of 18", lambda folder: f"{reached(folder)[0]:,}"),
-        ("minutes to it", lambda folder: f"{reached(folder)[1] / 60:.1f}"),
-        ("mean return of 30 greedy games then", lambda folder: f"{read(f'{folder}/evaluation.json')['mean']:.1f}"),
-        ("mean staleness of an update", lambda folder: f"{read(f'{folder}/summary.json')['staleness_mean']:.1f}"),
-    ):
-        rows.append([label, *(" and ".join(map(cell, runs)) for runs in (ALONE_RUNS, CLUSTER_RUNS))])
-    (call, *_) = read("pong/comparison/compare.json")["calls"]
-    origin = made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
-    return table(["", "`baseline`", "`local`, 1 ps + 2 workers"], rows) + origin
+    for label, folders in kinds.items():
+        summaries = [read(f"{folder}/summary.json") for folder in folders]
+        cells = [
+            [reached(folder)[0] for folder in folders],
+            [round(reached(folder)[1] / 60, 1) for folder in folders],
+            [one["steps_per_second"] for one in summaries],
+            [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
+        ]
+        (cpu,) = {read(f"{folder}/config.json")["host"]["cpu"].removesuffix(" Processor") for folder in folders}
+        rows.append([label, str(len(folders)), *map(spread, cells), cpu.replace("(R)", "")])
+    head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then", "processor"]
+    made = [
+        made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
+        for call in (read(f"pong/{name}/compare.json")["calls"][0] for name in ("ppo", "comparison"))
+    ]
+    return table(head, rows) + "".join(made)
 
 
 def soak_table() -> str:
