@@ -1,5 +1,6 @@
 """Hands a trained network on: as a SavedModel for other programs, or as a small agent that `evaluate` plays."""
 
+import dataclasses
 import os
 import tempfile
 from pathlib import Path
@@ -51,6 +52,7 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
 
 
 def _write_saved_model(agent: Agent, trained: Trained, run: RunDirectory, folder: Path) -> str:
+    agent = make_agent(dataclasses.replace(agent.config, compute_dtype="float32"))  # which is fast on any machine
     spec = agent.spec
     observation = tf.TensorSpec([None, spec.stack, *spec.observation_shape], spec.observation_dtype, name="observation")
     recurrent_state = (

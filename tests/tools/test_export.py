@@ -1,5 +1,6 @@
 """Tests of export: what is handed on computes what was trained."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from evaluate_helpers import save, saved_run
 
 from async_dqn.base.errors import UserError
 from async_dqn.run import checkpoints
+from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.trained import load_trained
 from async_dqn.tools.export import run_export
@@ -31,7 +33,8 @@ def test_the_saved_model_gives_what_the_network_says(tmp_path, agent, preset):
     exported = tf.saved_model.load(str(output)).signatures["serving_default"]
     found = exported(observation=tf.constant(frames), **{name: tf.constant(one) for name, one in given.items()})
     params = {module.name: module.layout.unflatten(tf.constant(online[module.name])) for module in agent.modules}
-    expected = agent.apply(params, frames, *given.values())
+    anywhere = make_agent(dataclasses.replace(agent.config, compute_dtype="float32"))
+    expected = anywhere.apply(params, frames, *given.values())
     assert found.keys() == expected.keys() == agent.network_outputs.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-6)

@@ -1,6 +1,9 @@
 """Runs checks at once, each in a thread of its own: what hangs costs one line, and not the answer."""
 
+import importlib
+import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -19,6 +22,7 @@ class Result(NamedTuple):
 
 
 Check = Callable[[], Iterable[Result]]
+_IMPORTING = threading.Lock()
 
 
 def start(function: Callable[[], Any]) -> Future:
@@ -27,6 +31,18 @@ def start(function: Callable[[], Any]) -> Future:
     future = thread.submit(function)
     thread.close()
     return future
+
+
+def preflight() -> types.ModuleType:
+    """`run.preflight`, which needs what may be missing.
+
+    Of two threads that import it at once, and fail, one would be told of a module that is half there, and not why.
+
+    Raises:
+      ImportError: of what is missing.
+    """
+    with _IMPORTING:
+        return importlib.import_module("async_dqn.run.preflight")
 
 
 def run_checks(checks: Sequence[tuple[str, Check]], end: float, output: TextIO) -> int:

@@ -16,7 +16,7 @@ from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
 from async_dqn.system import devices, memory
-from async_dqn.tools.doctor.checks import Result
+from async_dqn.tools.doctor.checks import Result, preflight
 from async_dqn.tools.doctor.cluster import Here
 
 _PROCESS_GB = 0.7  # resident in one process beside replay; 0.4 of it is TensorFlow's code, which all share
@@ -28,9 +28,8 @@ _CARD = "index,uuid,name,memory.total,memory.free"  # in MiB
 def experience_gigabytes(config: Config, here: Here) -> float:
     """All experience on this machine once it is full; 0 where the environment is unknown."""
     with contextlib.suppress(UserError, ImportError):  # which the check of the environment tells
-        from async_dqn.run.preflight import experience_bytes, resolve
-
-        return experience_bytes(config, resolve(config), len(here.workers)) / 1e9
+        run = preflight()
+        return float(run.experience_bytes(config, run.resolve(config), len(here.workers)) / 1e9)
     return 0.0
 
 

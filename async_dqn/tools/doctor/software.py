@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from async_dqn.base.errors import UserError
 from async_dqn.settings.config import Config
-from async_dqn.tools.doctor.checks import Result
+from async_dqn.tools.doctor.checks import Result, preflight
 
 _PYTHONS = ((3, 10), (3, 13))  # oldest and newest that requirements.lock is made for
 _LOCK = Path(__file__).parents[3] / "requirements.lock"
@@ -89,10 +89,7 @@ def probe_tensorflow(wants_gpus: bool, end: float, program: str | None = None) -
 def check_environment(config: Config) -> Iterable[Result]:
     """Whether environment, protocol and network go together, and what they are."""
     try:
-        # By its full name: of two threads that import it and fail, both see why.
-        from async_dqn.run.preflight import resolve
-
-        spec = resolve(config)
+        spec = preflight().resolve(config)
     except (ImportError, UserError) as error:
         yield Result("failure", str(error), "give another --env or --network, or install what it needs")
         return

@@ -31,14 +31,7 @@ _MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label
 _MAX_TITLES = 3  # pairs of an agent and an environment that a title names
 _MAX_STRONG = 4  # runs of a curve that are a strong line each: the mean of a fast and a slow one is like neither
-_PLACES = [
-    "num_ps",
-    "num_workers",
-    "store",
-    "seed",
-    "gpus",
-    "threads",
-]  # settings of the kind of run, or of the machine
+_PLACES = ("num_ps", "num_workers", "store", "seed", "gpus", "threads")  # of the kind of run, or of the machine
 _UNITS = {  # names of an axis, and what to divide by: the first that its end is several of
     "steps": {"agent steps (millions)": 1e6, "agent steps (thousands)": 1e3},
     "time": {"training time (hours)": 3_600.0, "training time (minutes)": 60.0, "training time (seconds)": 1.0},
