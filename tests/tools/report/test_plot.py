@@ -31,6 +31,11 @@ def test_runs_that_differ_in_their_seed_share_a_curve(tmp_path):
     assert {label: len(members) for label, members in curves.items()} == {"1 ps + 2 workers": 2, "baseline": 1}
 
 
+def test_the_store_is_named_once(tmp_path):
+    runs = read(tmp_path, a={"command": "baseline", "store": "ps"}, b={"store": "shared_memory"})
+    assert list(plot.group(runs)) == ["baseline", "shared memory, hogwild + 2 workers"]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [

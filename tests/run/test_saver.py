@@ -1,0 +1,57 @@
+"""Tests of async_dqn.run.saver: what it says of what could not be written, and how long it waits."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from async_dqn.run import checkpoints, saver
+from async_dqn.run.directory import RunDirectory
+
+ARRAYS = {"store/q/online": np.float32([1, 2])}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A saver, and what it said."""
+    run, said = RunDirectory(tmp_path / "run"), []
+    run.path.mkdir()
+    return run, saver.Saver(run, 2, said.append), said
+
+
+def test_the_end_waits_for_the_last_checkpoint_and_no_longer_than_its_deadline(make, monkeypatch):
+    run, saves, said = make
+    writes, may_write = threading.Event(), threading.Event()
+
+    def slow(*arguments, **options):
+        writes.set()
+        may_write.wait(60)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    monkeypatch.setattr(saver, "_DEADLINE", 0.1)
+    saves.save(5, ARRAYS, {}, {"exit_reason": "finished"})
+    assert writes.wait(10) and saves.is_busy
+    unsaved = saves.finish()
+    assert "not on disk after" in unsaved and said == [f"warning: {unsaved}"]
+    may_write.set()
+    saves._writing.result(10)
+    assert run.exit_reason() == "finished"
+
+
+def test_a_summary_that_cannot_be_written_is_said_and_the_checkpoint_is_there(make):
+    run, saves, said = make
+    run.summary.mkdir()  # nothing can take its place
+    saves.save(5, ARRAYS, {}, {"exit_reason": "finished"})
+    assert "the summary could not be written" in saves.finish()
+    assert said and said[0].startswith("could not write the summary")
+    found, _ = checkpoints.load_newest(run.checkpoints)
+    np.testing.assert_array_equal(found.arrays["store/q/online"], ARRAYS["store/q/online"])
+
+
+def test_the_best_mean_is_that_of_the_networks_that_were_saved(make):
+    _, saves, _ = make
+    assert saves.best_mean() == -np.inf
+    saves.save_best(7, ARRAYS, 12.5)
+    saves._writing_best.result(10)
+    assert saves.best_mean() == 12.5 and not saves.is_busy_with_best
+    assert saves.finish() == ""
