@@ -219,7 +219,7 @@ class A3C(Agent):
             advantage, return_ = vtrace(log_ratio, rollout.reward, value, next_value, *ends, discount, trace)
         else:
             advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
-        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.at))
+        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.global_step))
         columns = Batch(rollout.stacked, rollout.action, advantage, return_, entropy_cost)  # each [T, N, ...]
         if self.recurrent_size:
             of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))

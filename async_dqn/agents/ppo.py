@@ -173,7 +173,7 @@ class PPO(Agent):
             self.config.trace,
         )
         old_log_prob = self._policy.log_prob_of(rollout.outputs, rollout.action)  # [T, N]
-        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.at))
+        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.global_step))
         columns = Batch(  # each [T, N, ...]
             rollout.stacked, rollout.action, old_log_prob, advantage, return_, entropy_cost
         )

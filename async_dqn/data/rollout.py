@@ -35,7 +35,7 @@ class Rollout(NamedTuple):
     cut: Mapping[tuple[int, int], np.ndarray]  # (t, n) -> [S, ...], what a truncated step led to
     void: np.ndarray  # [T, N] bool, whether a step was taken back
     recurrent_state: np.ndarray  # [N, M] float32, what was remembered before the first step
-    at: int  # agent steps of all workers when the first minibatch of it is drawn
+    global_step: int  # agent steps of all workers when the first minibatch of it is drawn
 
     def following(self, times: np.ndarray, envs: np.ndarray) -> np.ndarray:
         """The stacks [K, S, ...] that steps t of environments n led to, with t in `times` [K] and n in `envs` [K].
@@ -117,7 +117,7 @@ class RolloutExperience:
         self._last = np.zeros_like(self._stacked[0])  # [N, S, ...], what the newest step led to
         self._cut: dict[tuple[int, int], np.ndarray] = {}  # (t, n) -> the stack [S, ...] that a truncated step led to
         self._following: dict[str, np.ndarray] = {}  # the outputs one step later, of the parameters at the first draw
-        self._at = 0  # agent steps of all workers at the first draw
+        self._global_step = 0  # agent steps of all workers at the first draw
         self._prepared: Any = None
         self._order = np.empty(0, np.int64)  # of what is still to be learned from
         self._per_epoch = -(-self._num_rows // batch_size)
@@ -161,7 +161,7 @@ class RolloutExperience:
     def draw(self, rng: np.random.Generator, step: int) -> None:
         if self._prepared is None:
             if not self._following:
-                self._following, self._at = self._next_outputs(), step
+                self._following, self._global_step = self._next_outputs(), step
             self._prepared = self._prepare(self._rollout(self._following))
         is_whole = self._recurrent_state.size or not self._void_rows().any()
         if self._per_epoch == 1 and is_whole:  # the sums over all steps are the same in any order
@@ -197,7 +197,7 @@ class RolloutExperience:
             self._cut,
             self._void,
             self._recurrent_state,
-            self._at,
+            self._global_step,
         )
 
     def _next_outputs(self) -> dict[str, np.ndarray]:
@@ -239,7 +239,7 @@ class RolloutExperience:
             arrays["rollout/recurrent_state"] = self._recurrent_state.copy()
         if self._cut:
             arrays |= {"rollout/cut": np.array(list(self._cut)), "rollout/cut_stacked": np.stack([*self._cut.values()])}
-        return arrays, {"length": length, "drawn": self._drawn, "at": self._at}
+        return arrays, {"length": length, "drawn": self._drawn, "global_step": self._global_step}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self._begin()
@@ -257,7 +257,7 @@ class RolloutExperience:
         }
         for (t, n), stack in zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True):
             self._cut[int(t), int(n)] = stack
-        self._length, self._at = length, int(values["at"])
+        self._length, self._global_step = length, int(values["global_step"])
         self._drawn = int(values["drawn"]) if length == len(self._action) else 0
 
     def _arrays(self) -> dict[str, np.ndarray]:

@@ -15,13 +15,15 @@ class Batch(NamedTuple):
     step: np.ndarray  # [B] the number of the step, in [0, T * N)
     value: np.ndarray  # [B] what the network said
     next_value: np.ndarray  # [B] what it said of where the step led
-    at: np.ndarray  # [B] when the rollout was first learned from
+    global_step: np.ndarray  # [B] when the rollout was first learned from
 
 
 def prepare(rollout):
     """What the tests look at."""
     value, following = rollout.outputs["value"], rollout.next_outputs["value"]
-    return Batch(np.arange(value.size), value.reshape(-1), following.reshape(-1), np.full(value.size, rollout.at))
+    return Batch(
+        np.arange(value.size), value.reshape(-1), following.reshape(-1), np.full(value.size, rollout.global_step)
+    )
 
 
 class Game:
