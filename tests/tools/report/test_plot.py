@@ -32,7 +32,11 @@ def test_runs_that_differ_in_their_seed_share_a_curve(tmp_path):
 
 
 def test_the_store_is_named_once(tmp_path):
-    runs = read(tmp_path, a={"command": "baseline", "store": "ps"}, b={"store": "shared_memory"})
+    runs = read(
+        tmp_path,
+        a={"command": "baseline", "store": "ps", "local_steps": 0},
+        b={"store": "shared_memory", "local_steps": 0},
+    )
     assert list(plot.group(runs)) == ["baseline", "shared memory, hogwild + 2 workers"]
 
 
