@@ -401,7 +401,7 @@ class Config(
 def refuse_sharing(given: Mapping[str, Any], allowed: Mapping[str, Any], command: str) -> None:
     """Raises UserError where a setting that was given says that work is shared in a way that a command does not."""
     for name, value in given.items():
-        if allowed.get(name, value) != value:
+        if name in allowed and value != allowed[name]:
             raise UserError(f"--{name}={value}: is for the command local, not for {command}")
 
 

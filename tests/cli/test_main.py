@@ -111,6 +111,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--batch_size=0"], ["at least 1", "65536"]),
         (["local", CARTPOLE, "--discount=1.5"], ["at least 0", "at most 1"]),
         (["local", CARTPOLE, "--stop_at_return=nan"], ["not nan"]),
+        (["baseline", CARTPOLE, "--discount=nan"], ["--discount=nan", "at least 0"]),
         (["local", CARTPOLE, "--learning_rate=fast"], ["a number"]),
         (["local", CARTPOLE, "--nodouble=3"], []),
         (["local", CARTPOLE, "--double=perhaps"], ["true or false"]),
