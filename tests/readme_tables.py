@@ -172,7 +172,7 @@ def reached(folder: str) -> tuple[int, float]:
 
 ALONE_RUNS = [f"pong/comparison/runs/standard-seed-{seed}" for seed in (0, 1)]
 CLUSTER_RUNS = [f"pong/comparison/runs/async-2-seed-{seed}" for seed in (0, 1)]
-LATER_RUNS = ["pong/soak/run", "pong/local", "pong/local-again"]
+LATER_RUNS = ["pong/soak/run", "pong/local", "pong/local-again", "pong/local-third"]
 
 
 def pong_table() -> str:
