@@ -185,7 +185,9 @@ def _games(call: Call) -> int:
 
 
 _OF_STUDIES = ("seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period")
-_WORK = "What is learned: nature (Pong with the network of Mnih et al. 2015), pong-fast or boxing."
+_WORK = (
+    "What is learned: nature (DQN, network of Mnih et al. 2015), a2c (A3C, so too), pong-fast (all on Pong) or boxing."
+)
 _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "checkpoint",
     TEXT,
@@ -285,7 +287,7 @@ COMMANDS = {
             ("peer_python", TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
             ("repetitions", Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
-            ("work", flags.EnumParser(["nature", "pong-fast", "boxing"]), "nature", _WORK),
+            ("work", flags.EnumParser(["nature", "a2c", "pong-fast", "boxing"]), "nature", _WORK),
             ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
             ("replay_capacity", Whole(), None, "Transitions in replay, also of --peer [those of --work]."),
             ("warmup_steps", Whole(), None, "Agent steps before training, also of --peer [those of --work]."),

@@ -16,7 +16,7 @@ from async_dqn.run.progress import Progress, format_seconds
 from async_dqn.system.task import INTERRUPTED
 from async_dqn.tools.bench import machine, peer, soak, tables
 from async_dqn.tools.bench.sections import SECTIONS
-from async_dqn.tools.bench.work import PEER_WORK, Case, Plan, config
+from async_dqn.tools.bench.work import PEER_WORKS, Case, Plan, config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,9 @@ class Bench:
             raise UserError(f"--peer_python={self.peer_python}: say with --peer whose Python it is")
         if self.peer != "none" and "programs" not in self.sections:
             raise UserError(f"--peer={self.peer}: is measured in the section programs, which --sections leaves out")
-        if self.peer != "none" and self.plan.work != PEER_WORK:
-            raise UserError(f"--peer={self.peer}: does --work={PEER_WORK} only, not {self.plan.work}")
+        if self.peer != "none" and self.plan.work not in PEER_WORKS:
+            works = " or ".join(f"--work={name}" for name in PEER_WORKS)
+            raise UserError(f"--peer={self.peer}: does {works} only, not {self.plan.work}")
 
 
 def parse_sections(text: str) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ def make_cases(bench: Bench, say: Callable[[str], None], origin: dict[str, Any])
         if section == "programs" and bench.peer != "none":
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "async-dqn" / "peers"
             python = Path(bench.peer_python) if bench.peer_python else peer.ensure_environment(cache, say)
-            origin["peers"] = {peer.TITLE: peer.versions(python)}
+            origin["peers"] = {peer.TITLES[bench.plan.work]: peer.versions(python)}
             cases += peer.cases(python, bench.plan)
     return cases
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN on the same work, in a Python environment of its own that is made on first use."""
+"""Stable-Baselines3 on the same work, in a Python environment of its own that is made on first use."""
 
 import functools
 import json
@@ -15,8 +15,9 @@ from async_dqn.settings.config import ReplaySettings
 from async_dqn.tools.bench.programs import LOG, Program, Row, measure
 from async_dqn.tools.bench.work import Case, Plan, config
 
-TITLE = "Stable-Baselines3 DQN"
-SCRIPT = Path(__file__).parent / "peers" / "sb3_dqn.py"
+NAME = "Stable-Baselines3"
+TITLES = {"nature": f"{NAME} DQN", "a2c": f"{NAME} A2C"}  # by work
+SCRIPT = Path(__file__).parent / "peers" / "sb3.py"
 REQUIREMENTS = (
     "stable-baselines3==2.9.2",
     "torch==2.13.0",
@@ -35,19 +36,20 @@ print(json.dumps({"python": platform.python_version()} | versions))
 
 
 def cases(python: Path, plan: Plan) -> list[Case]:
-    """The peer with eight environments, as ours, and with one, as most use it."""
-    work, numbers = config(plan), [8] if plan.is_quick else [8, 1]
-    assert isinstance(work, ReplaySettings)
-    replay = (work.replay_capacity, work.warmup_steps)
-    made = {f"{TITLE}, {count(n, 'environment')}": program(python, n, *replay) for n in numbers}
+    """The peer with as many environments as ours; its DQN also with one, as most use it."""
+    work = config(plan)
+    numbers, more = [work.envs_per_worker], []
+    if isinstance(work, ReplaySettings):
+        numbers += [] if plan.is_quick else [1]
+        more = [work.replay_capacity, work.warmup_steps]
+    made = {f"{TITLES[plan.work]}, {count(n, 'environment')}": program(python, plan.work, n, *more) for n in numbers}
     return [Case("programs", name, functools.partial(measure, one, plan.seconds)) for name, one in made.items()]
 
 
-def program(python: Path, num_envs: int, replay_capacity: int, warmup_steps: int) -> Program:
-    """The peer with so many environments, transitions in replay, and agent steps before it trains."""
-    numbers = [str(number) for number in (num_envs, replay_capacity, warmup_steps)]
+def program(python: Path, work: str, *numbers: int) -> Program:
+    """The peer on a work: its environments, and for DQN transitions in replay and agent steps before it trains."""
     return Program(
-        command=lambda folder: [str(python), "-I", str(SCRIPT), *numbers],
+        command=lambda folder: [str(python), "-I", str(SCRIPT), work, *map(str, numbers)],
         rows=lambda folder: read_rows(folder / LOG),
     )
 
@@ -72,7 +74,7 @@ def ensure_environment(cache: Path, say: Callable[[str], None]) -> Path:
     python, stamp, log = folder / "bin" / "python", folder / "finished", cache / f"{folder.name}.log"
     if stamp.exists():
         return python
-    say(f"setting up {TITLE} in {folder} (one time, some minutes)")
+    say(f"setting up {NAME} in {folder} (one time, some minutes)")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with open(log, "w", encoding="utf-8") as output:
@@ -88,7 +90,7 @@ def ensure_environment(cache: Path, say: Callable[[str], None]) -> Path:
         lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
         reason = next((line for line in reversed(lines) if line.startswith("ERROR")), error)
         raise RunError(
-            f"{TITLE} cannot be set up: {one_line(reason)} (see {log}); --peer_python=PATH uses a Python that has it"
+            f"{NAME} cannot be set up: {one_line(reason)} (see {log}); --peer_python=PATH uses a Python that has it"
         ) from error
 
 
@@ -102,4 +104,4 @@ def versions(python: Path) -> dict[str, str]:
         reason = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = str(error)
-    raise UserError(f"--peer_python={python}: cannot run {TITLE}: {one_line(reason)}; it needs {', '.join(_PACKAGES)}")
+    raise UserError(f"--peer_python={python}: cannot run {NAME}: {one_line(reason)}; it needs {', '.join(_PACKAGES)}")

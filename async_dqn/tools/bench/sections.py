@@ -11,9 +11,8 @@ from async_dqn.run.progress import count
 from async_dqn.settings.config import DTYPES, Config
 from async_dqn.system import devices
 from async_dqn.tools.bench import child, programs
-from async_dqn.tools.bench.work import AGENT, Case, Plan, config
+from async_dqn.tools.bench.work import WORKS, Case, Plan, config
 
-_UNSHARED = table.find(AGENT).Config.unshared()
 _GOAL = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0}  # twice the steps that most runs need
 _SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
     "gradients": {"local_steps": 0},
@@ -29,14 +28,20 @@ _SHARED_MEMORY = {"store": "shared_memory", "local_steps": 0, "num_ps": 0}
 
 
 def program_cases(plan: Plan) -> list[Case]:
-    """The baseline, fast DQN, the cluster and shared memory on the same work."""
-    workers = count(plan.num_workers, "worker")
-    return [
-        _program("programs", "baseline", "baseline", plan, config(plan, **_UNSHARED)),
-        _program("programs", "fast_dqn", "baseline", plan, config(plan, "fast_dqn", **_UNSHARED, **_SHORT_PERIOD)),
+    """The baseline, fast DQN where the work is DQN's, the cluster and shared memory on the same work."""
+    workers, unshared = count(plan.num_workers, "worker"), _unshared(WORKS[plan.work].agent)
+    cases = [_program("programs", "baseline", "baseline", plan, config(plan, **unshared))]
+    if WORKS[plan.work].agent == "dqn":
+        settings = config(plan, "fast_dqn", **unshared, **_SHORT_PERIOD)
+        cases.append(_program("programs", "fast_dqn", "baseline", plan, settings))
+    return cases + [
         _program("programs", f"local, {_size(plan.num_ps, plan.num_workers)}", "local", plan, config(plan)),
         _program("programs", f"local, shared memory, {workers}", "local", plan, config(plan, **_SHARED_MEMORY)),
     ]
+
+
+def _unshared(agent: str) -> dict[str, Any]:
+    return table.find(agent).Config.unshared()
 
 
 def _program(section: str, name: str, job: str, plan: Plan, settings: Config) -> Case:
@@ -99,13 +104,13 @@ def scale_cases(plan: Plan) -> list[Case]:
 
 
 def learning_cases(plan: Plan) -> list[Case]:
-    """CartPole-v1, whatever the plan's work is. Every repetition has its own seed, the same for all cases."""
+    """DQN on CartPole-v1, whatever the plan's work is. Every repetition has its own seed, the same for all cases."""
     cluster = {**plan.overrides, "num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    jobs = {"baseline": ("baseline", {**plan.overrides, **_UNSHARED})}
+    jobs = {"baseline": ("baseline", {**plan.overrides, **_unshared("dqn")})}
     jobs |= {f"local, {name}": ("local", cluster | changes) for name, changes in _SHARING.items()}
 
     def measure(job: str, settings: dict[str, Any], seeds: Iterator[int]) -> dict[str, float]:
-        return programs.learn(job, table.make_config(AGENT, "cartpole", settings | _GOAL | {"seed": next(seeds)}))
+        return programs.learn(job, table.make_config("dqn", "cartpole", settings | _GOAL | {"seed": next(seeds)}))
 
     return [Case("learning", name, functools.partial(measure, *job, itertools.count())) for name, job in jobs.items()]
 

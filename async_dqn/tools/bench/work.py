@@ -29,13 +29,37 @@ _NATURE = {
     "epsilon_final": 0.01,
     "epsilon_steps": 1,
 }
-WORKS: dict[str, tuple[str, dict[str, Any]]] = {  # a preset of the agent `dqn`, and settings in its place
-    "nature": ("atari-fast", _NATURE | _ENDLESS),
-    "pong-fast": ("pong-fast", {"env": "pong"} | _ENDLESS),
-    "boxing": ("atari-fast", {"env": "boxing"} | _ENDLESS),  # it takes hours to learn
+# One step on the rollouts of 16 environments, with the same network: what most programs do as "A2C".
+_A2C = {
+    "env": "pong",
+    "protocol": "classic",
+    "network": "nature",
+    "envs_per_worker": 16,
+    "t_max": 5,
+    "trace": 1.0,
+    "optimizer": "rmsprop",
+    "optimizer_epsilon": 1e-5,
+    "learning_rate": 7e-4,
+    "final_learning_rate": -1.0,  # it stays
+    "center_frames": False,
 }
-AGENT = "dqn"
-PEER_WORK = "nature"  # what another program is compared on
+
+
+class Work(NamedTuple):
+    """An agent, one of its presets, and settings in its place."""
+
+    agent: str
+    preset: str
+    settings: Mapping[str, Any]
+
+
+WORKS = {
+    "nature": Work("dqn", "atari-fast", _NATURE | _ENDLESS),
+    "a2c": Work("a3c", "atari", _A2C | _ENDLESS),
+    "pong-fast": Work("dqn", "pong-fast", {"env": "pong"} | _ENDLESS),
+    "boxing": Work("dqn", "atari-fast", {"env": "boxing"} | _ENDLESS),  # it takes hours to learn
+}
+PEER_WORKS = ("nature", "a2c")  # what another program is compared on
 
 
 class Case(NamedTuple):
@@ -76,8 +100,8 @@ class Plan:
         config(self)
 
 
-def config(plan: Plan, agent: str = AGENT, /, **changes: Any) -> Config:
-    """The settings of the plan for an agent with DQN's presets, with `changes`."""
-    preset, own = WORKS[plan.work]
+def config(plan: Plan, agent: str = "", /, **changes: Any) -> Config:
+    """The settings of the plan with `changes`, for its own agent or another with the same presets."""
+    own_agent, preset, own = WORKS[plan.work]
     size = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    return table.make_config(agent, preset, {**own, **size, **plan.replay, **plan.overrides, **changes})
+    return table.make_config(agent or own_agent, preset, {**own, **size, **plan.replay, **plan.overrides, **changes})

@@ -81,18 +81,19 @@ def run(tmp_path, **options):
         (["--sections=parts,,limit"], "''"),
         (["--sections=none"], "--soak_minutes"),
         (["--peer=dopamine"], "none|sb3"),
-        (["--work=chess"], "nature|pong-fast|boxing"),
+        (["--work=chess"], "nature|a2c|pong-fast|boxing"),
         (["--repetitions=0"], "1 to 1000"),
         (["--repetitions=1.5"], "whole number"),
         (["--seconds=0"], "at least 1"),
         (["--soak_minutes=nan"], "at least 0"),
         (["--num_ps=0"], "at least 1"),
         (["--replay_capacity=5"], "at least"),
+        (["--replay_capacity=5000", "--work=a2c"], "dqn"),
         (["--warmup_steps=0"], "at least 1"),
         (["--num_workers=0"], "at least 1"),
         (["--peer_python=python"], "--peer"),
         (["--peer=sb3", "--sections=parts"], "programs"),
-        (["--peer=sb3", "--work=pong-fast"], "--work=nature"),
+        (["--peer=sb3", "--work=pong-fast"], "--work=nature or --work=a2c"),
         (["--output=full"], "already holds files"),
         (["--output=full/file"], "another folder"),
         (["--output=full/file/new"], "another folder"),
@@ -230,8 +231,8 @@ def test_a_peer_is_measured_in_turn_with_our_programs(monkeypatch, tmp_path):
     made = command.make_cases(asked, lambda line: None, origin)
     names = [case.name for case in made if case.section == "programs"]
     assert names[:2] == ["baseline", "fast_dqn"]
-    assert [peer.TITLE in name for name in names] == [False, False, False, False, True, True]
-    assert made[0].section == "limit" and origin == {"peers": {peer.TITLE: {"python": "/p"}}}
+    assert [peer.TITLES["nature"] in name for name in names] == [False, False, False, False, True, True]
+    assert made[0].section == "limit" and origin == {"peers": {peer.TITLES["nature"]: {"python": "/p"}}}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.tools.bench import peer, programs
-from async_dqn.tools.bench.work import PEER_WORK, Plan, config
+from async_dqn.tools.bench.work import Plan, config
 
 # Makes an "environment" whose python is this script again, and notes what pip is asked for.
 FAKE_PYTHON = """\
@@ -100,11 +100,13 @@ def test_cases_are_rows_of_the_programs_table():
         ("programs", "1 environment"),
     ]
     assert len(peer.cases(Path("/p"), Plan(is_quick=True))) == 1
+    (case,) = peer.cases(Path("/p"), Plan(work="a2c"))
+    assert case.name == "Stable-Baselines3 A2C, 16 environments"
 
 
 def test_a_peer_s_rows_come_from_its_output(tmp_path):
-    program = peer.program(Path("/a/python"), 8, 3_000, 500)
-    assert list(program.command(tmp_path)) == ["/a/python", "-I", str(peer.SCRIPT), "8", "3000", "500"]
+    program = peer.program(Path("/a/python"), "nature", 8, 3_000, 500)
+    assert list(program.command(tmp_path)) == ["/a/python", "-I", str(peer.SCRIPT), "nature", "8", "3000", "500"]
     assert program.rows(tmp_path) == []
     (tmp_path / programs.LOG).write_text('banner\n{"wall_seconds": 1}\n\n{"wall_seco')
     assert program.rows(tmp_path) == [{"wall_seconds": 1}]
@@ -131,9 +133,9 @@ def sb3(monkeypatch):
     return types.SimpleNamespace(**runpy.run_path(str(peer.SCRIPT)))
 
 
-def test_sb3_does_the_same_work(sb3):
-    work = config(Plan(work=PEER_WORK))
-    sb3.make_model(8, work.replay_capacity, work.warmup_steps)
+def test_sb3_s_dqn_does_the_same_work(sb3):
+    work = config(Plan(work="nature"))
+    sb3.make_dqn(8, work.replay_capacity, work.warmup_steps)
     given = sb3.DQN.call_args.kwargs
     assert given["batch_size"] == work.batch_size
     assert given["buffer_size"] == work.replay_capacity
@@ -150,9 +152,26 @@ def test_sb3_does_the_same_work(sb3):
     sb3.VecFrameStack.assert_called_with(sb3.make_atari_env.return_value, 4)
 
 
+def test_sb3_s_a2c_does_the_same_work(sb3):
+    work = config(Plan(work="a2c"))
+    sb3.make_a2c(work.envs_per_worker)
+    given = sb3.A2C.call_args.kwargs
+    assert (work.network, work.optimizer, work.rmsprop_decay, given["learning_rate"]) == (
+        "nature",
+        "rmsprop",
+        0.99,  # Stable-Baselines3's own
+        work.learning_rate,
+    )
+    assert given["n_steps"] == work.t_max and given["gae_lambda"] == work.trace
+    assert given["gamma"] == work.discount and given["rms_prop_eps"] == work.optimizer_epsilon
+    assert given["ent_coef"] == work.entropy_cost and given["vf_coef"] == work.value_cost
+    assert given["max_grad_norm"] == work.max_gradient_norm
+    assert sb3.make_atari_env.call_args.kwargs["n_envs"] == work.envs_per_worker
+
+
 @pytest.mark.parametrize("num_envs", [1, 2, 4, 8, 16])
 def test_sb3_makes_one_minibatch_per_four_agent_steps(sb3, num_envs):
-    sb3.make_model(num_envs, 50_000, 2_000)
+    sb3.make_dqn(num_envs, 50_000, 2_000)
     given = sb3.DQN.call_args.kwargs
     vector_steps, unit = given["train_freq"]
     assert unit == "step" and vector_steps * num_envs / given["gradient_steps"] == 4

@@ -61,7 +61,7 @@ def script(tmp_path):
         ("python -m async_dqn baseline", "baseline"),
         ("python -m async_dqn worker --task_index=1 --env=pong", "worker 1"),
         ("python -m async_dqn ps --env=pong --task_index=0", "ps 0"),
-        ("python -I /x/sb3_dqn.py 8", "sb3_dqn"),
+        ("python -I /x/sb3.py nature 8", "sb3"),
         ("sleep 5", "another"),
         ("python -m async_dqn", "another"),
     ],

@@ -36,6 +36,11 @@ def test_programs_are_those_in_one_process_and_the_clusters_of_the_plan():
     assert names == ["baseline", "fast_dqn", "local, 2 ps + 3 workers", "local, shared memory, 3 workers"]
 
 
+def test_fast_dqn_stands_beside_dqn_alone():
+    names = [case.name for case in SECTIONS["programs"](Plan(work="a2c"))]
+    assert names == ["baseline", "local, 1 ps + 2 workers", "local, shared memory, 2 workers"]
+
+
 def test_every_part_is_a_process_of_its_own_with_one_thread(asked):
     cases = SECTIONS["parts"](Plan(overrides={"seed": 5}))
     for case in cases:

@@ -6,11 +6,11 @@ import pytest
 
 from async_dqn.agents import table
 from async_dqn.base.errors import UserError
-from async_dqn.tools.bench.work import PEER_WORK, WORKS, Plan, config
+from async_dqn.tools.bench.work import WORKS, Plan, config
 
 
 def test_the_common_work_is_what_others_do_too():
-    common = config(Plan(work=PEER_WORK))
+    common = config(Plan(work="nature"))
     assert (common.env, common.protocol, common.network) == ("pong", "classic", "nature")
     assert (common.batch_size, common.train_period, common.envs_per_worker) == (32, 4, 8)
     assert not common.double and not common.dueling and common.n_step == 1

@@ -1,8 +1,9 @@
-"""Trains Stable-Baselines3's DQN on Pong until it is told to end; says how far it is, a JSON object a line. Takes
-the number of environments, the transitions in replay, and the agent steps before training.
+"""Trains an agent of Stable-Baselines3 on Pong until it is told to end; says how far it is, a JSON object a line.
 
-The work is "nature" of `async_dqn.tools.bench.work`: the network of Mnih et al. 2015, one minibatch of 32 for every
-four agent steps. Whatever that leaves open is as Stable-Baselines3 has it.
+Takes a work of `async_dqn.tools.bench.work`, the number of environments, and for DQN the transitions in replay and the
+agent steps before training. Both works have the network of Mnih et al. 2015. "nature" is DQN with one minibatch of 32
+for every four agent steps, "a2c" is A2C with rollouts of 5 steps. Whatever that leaves open is as Stable-Baselines3
+has it.
 """
 
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import ale_py
 import gymnasium
 import torch
-from stable_baselines3 import DQN
+from stable_baselines3 import A2C, DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecFrameStack
@@ -47,20 +48,25 @@ class Progress(BaseCallback):
         return True
 
 
-def make_model(num_envs: int, replay_capacity: int, warmup_steps: int) -> DQN:
-    """The agent and its environments, at exactly one minibatch per four agent steps."""
-    vector_steps, minibatches = max(1, _TRAIN_PERIOD // num_envs), max(1, num_envs // _TRAIN_PERIOD)
-    assert vector_steps * num_envs == _TRAIN_PERIOD * minibatches, f"{num_envs} environments do not divide evenly"
-    env = make_atari_env(
+def make_envs(num_envs: int) -> VecFrameStack:
+    """Pong, four frames on one another."""
+    envs = make_atari_env(
         "ALE/Pong-v5",  # as NoFrameskip-v4 was: its wrapper skips the frames
         n_envs=num_envs,
         seed=0,
         env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
         wrapper_kwargs={"noop_max": 30, "frame_skip": 4, "terminal_on_life_loss": True, "clip_reward": True},
     )
+    return VecFrameStack(envs, 4)
+
+
+def make_dqn(num_envs: int, replay_capacity: int, warmup_steps: int) -> DQN:
+    """The agent and its environments, at exactly one minibatch per four agent steps."""
+    vector_steps, minibatches = max(1, _TRAIN_PERIOD // num_envs), max(1, num_envs // _TRAIN_PERIOD)
+    assert vector_steps * num_envs == _TRAIN_PERIOD * minibatches, f"{num_envs} environments do not divide evenly"
     return DQN(
         "CnnPolicy",
-        VecFrameStack(env, 4),
+        make_envs(num_envs),
         learning_rate=2.5e-4,
         buffer_size=replay_capacity,
         learning_starts=warmup_steps,
@@ -76,8 +82,27 @@ def make_model(num_envs: int, replay_capacity: int, warmup_steps: int) -> DQN:
     )
 
 
+def make_a2c(num_envs: int) -> A2C:
+    """The agent and its environments."""
+    return A2C(
+        "CnnPolicy",
+        make_envs(num_envs),
+        learning_rate=7e-4,
+        n_steps=5,
+        gamma=0.99,
+        gae_lambda=1.0,
+        ent_coef=0.01,
+        vf_coef=0.5,
+        max_grad_norm=0.5,
+        rms_prop_eps=1e-5,
+        seed=0,
+        device="cpu",
+    )
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     gymnasium.register_envs(ale_py)
-    make_model(*map(int, sys.argv[1:4])).learn(10**9, callback=Progress())
+    make_model: Any = {"nature": make_dqn, "a2c": make_a2c}[sys.argv[1]]
+    make_model(*map(int, sys.argv[2:])).learn(10**9, callback=Progress())
