@@ -218,24 +218,38 @@ def algorithms_table() -> str:
 
 
 def sharing_table() -> str:
-    """What each way to share the work needed on CartPole, and how fast it was."""
-    found, rows = read("studies/sharing/results.json"), []
+    return of_study("sharing", "who shares what", ("mean staleness", "mean staleness"))
+
+
+def parallelism_table() -> str:
+    return of_study("parallelism", "what workers send, workers", ("mean age of data", "mean age of rollouts, updates"))
+
+
+def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
+    """What each kind of run of a study needed on CartPole, and how fast it was.
+
+    Args:
+      kinds: what the kinds are.
+      last: a quantity of the study, and its column's heading.
+    """
+    found = read(f"studies/{study}/results.json")
+    rows = []
     for kind in dict.fromkeys(run["kind"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["kind"] == kind]
         reached = [run for run in runs if "agent steps to the goal" in run]
         seconds = [{"seconds": 60 * run["minutes to the goal"]} for run in reached]
         cells = [
-            spread([run[name] for run in of])
+            spread([run[name] for run in of]) if of else "-"
             for name, of in (
                 ("agent steps to the goal", reached),
                 ("seconds", seconds),
                 ("agent steps/s", runs),
                 ("updates/s", runs),
-                ("mean staleness", runs),
+                (last[0], [run for run in runs if last[0] in run]),
             )
         ]
         rows.append([kind, *cells])
-    head = ["who shares what", "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", "mean staleness"]
+    head = [kinds, "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", last[1]]
     call = found["calls"][-1]
     return table(head, rows) + made_by(
         call["command"], call["date"], call["cpu"], call["versions"], call["git revision"]

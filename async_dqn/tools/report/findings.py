@@ -173,6 +173,7 @@ def quantities(run: Run) -> dict[str, float]:
         "minibatches/s": found("minibatches") / seconds,
         "updates/s": found("updates") / seconds,
         "mean staleness": found("staleness_mean"),
+        "mean age of data": found("data_age_mean"),
         "greedy games, mean return": finite(read_evaluation(run.path).get("mean")),
     }
 

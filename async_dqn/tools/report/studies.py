@@ -67,10 +67,23 @@ def _workers(quick: bool) -> Iterator[Kind]:
                 yield Kind(name, "local", agent, {"store": store, "num_workers": number})
 
 
+def _parallelism(quick: bool) -> Iterator[Kind]:
+    yield Kind("gradient, 1", "local", "a3c", {"num_workers": 1})  # of one worker, data are gradients
+    ways: dict[str, dict[str, Any]] = {
+        "gradient": {},
+        "data": {"parallelism": "data"},
+        "data, V-trace": {"parallelism": "data", "vtrace": True},
+    }
+    for name, settings in ways.items():
+        for number in (2,) if quick else (2, 4):
+            yield Kind(f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings)
+
+
 STUDIES: dict[str, Callable[[bool], Iterator[Kind]]] = {
     "algorithms": _algorithms,
     "sharing": _sharing,
     "workers": _workers,
+    "parallelism": _parallelism,
 }
 
 

@@ -33,7 +33,7 @@ def test_the_study_of_algorithms_has_all_of_the_table():
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--study=nothing"], "--study=nothing: must be one of algorithms, sharing, workers"),
+        (["--study=nothing"], "--study=nothing: must be one of algorithms, sharing, workers, parallelism"),
         (["--study=sharing", "--agent=ppo"], "--agent: a study sets it itself"),
         (["--study=sharing", "--learning_rate=0.1"], "--learning_rate: a study sets it itself"),
     ],
