@@ -50,8 +50,8 @@ class PAAC(a3c.A3C):
             "learning_rate": 0.0007 * 32,
             "optimizer_epsilon": 0.1,
         },
-        "atari": a3c.ATARI | {"envs_per_worker": 32},
-        "pong": a3c.ATARI | {"envs_per_worker": 32, "stop_at_return": 18.0},
+        "atari": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5},
+        "pong": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5, "stop_at_return": 18.0},
         "cartpole": a3c.CARTPOLE | {"envs_per_worker": 16},
         "pendulum": a3c.PENDULUM | {"envs_per_worker": 16},
     }

@@ -46,9 +46,10 @@ _ATARI = _COMMON | {
     "envs_per_worker": 16,
     "rollout_length": 32,
     "epochs": 3,
-    "batch_size": 128,
+    "batch_size": 64,
+    "compute_dtype": "auto",
     "learning_rate": 5e-4,
-    "epsilon_final": 0.01,
+    "epsilon_final": 0.001,
     "epsilon_steps": 150_000,
 }
 
@@ -61,7 +62,7 @@ class PQN(EpsilonGreedyAgent):
     experience_flag = "rollout_length"
     presets = {
         "atari": _ATARI,
-        "pong": _ATARI | {"stop_at_return": 18.0},
+        "pong": _ATARI | {"total_steps": 1_500_000, "stop_at_return": 18.0},
         "cartpole": _COMMON
         | {
             "total_steps": 150_000,

@@ -41,7 +41,11 @@ _A2C = {
     "optimizer_epsilon": 1e-5,
     "learning_rate": 7e-4,
     "final_learning_rate": -1.0,  # it stays
+    "entropy_cost": 0.01,
+    "final_entropy_cost": -1.0,
     "center_frames": False,
+    "layer_norm": False,
+    "compute_dtype": "float32",
 }
 
 
