@@ -62,7 +62,7 @@ class PQN(EpsilonGreedyAgent):
     experience_flag = "rollout_length"
     presets = {
         "atari": _ATARI,
-        "pong": _ATARI | {"total_steps": 1_500_000, "stop_at_return": 18.0},
+        "pong": _ATARI | {"total_steps": 2_000_000, "stop_at_return": 18.0},
         "cartpole": _COMMON
         | {
             "total_steps": 150_000,
