@@ -256,6 +256,7 @@ def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
     )
 
 
+SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 PPO_RUNS = {kind: [f"pong/ppo/runs/{kind}-seed-{seed}" for seed in range(5)] for kind in ("baseline", "async-2")}
 
 
@@ -264,6 +265,7 @@ def kinds_table() -> str:
     kinds = {
         "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
         "`ppo`, one process": PPO_RUNS["baseline"],
+        **{f"`{agent}`, two workers, shared memory": runs for agent, runs in SHARED_RUNS.items()},
         "`dqn`, 1 ps + 2 workers": CLUSTER_RUNS,
         "`dqn`, one process": ALONE_RUNS,
     }
@@ -283,6 +285,11 @@ def kinds_table() -> str:
         made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
         for call in (read(f"pong/{name}/compare.json")["calls"][0] for name in ("ppo", "comparison"))
     ]
+    for agent, folders in SHARED_RUNS.items():
+        described = read(f"{folders[0]}/config.json")
+        command = f"async-dqn local --agent={agent} --store=shared_memory --env=pong --seed=S"
+        host, revision = described["host"]["cpu"], described["git_revision"]
+        made.append(made_by(command, described["started"], host, described["versions"], revision))
     return table(head, rows) + "".join(made)
 
 

@@ -4,12 +4,16 @@ import dataclasses
 import math
 
 import pytest
-from readme_tables import ALONE_RUNS, CLUSTER_RUNS, LATER_RUNS, PPO_RUNS, reached
+from readme_tables import ALONE_RUNS, CLUSTER_RUNS, LATER_RUNS, PPO_RUNS, SHARED_RUNS, reached
 
 from async_dqn.agents.goals import STEPS_ON_PONG, steps_to_goal
 from async_dqn.agents.table import make_config
 
-RUNS = {("dqn", "pong-fast"): [*ALONE_RUNS, *CLUSTER_RUNS, *LATER_RUNS], ("ppo", "pong"): sum(PPO_RUNS.values(), [])}
+RUNS = {
+    ("dqn", "pong-fast"): [*ALONE_RUNS, *CLUSTER_RUNS, *LATER_RUNS],
+    ("ppo", "pong"): sum(PPO_RUNS.values(), []),
+    **{(agent, "pong"): runs for agent, runs in SHARED_RUNS.items()},
+}
 
 
 def test_they_are_those_of_the_runs_in_results():
@@ -31,7 +35,7 @@ def test_they_hold_for_the_preset_wherever_it_runs(agent, preset, change):
 @pytest.mark.parametrize(
     "change",
     [{"stop_at_return": 19.0}, {"stop_at_return": math.inf}, {"env": "breakout"}, {"learning_rate": 1.0}]
-    + [{"protocol": "machado"}, {"batch_size": 48}],
+    + [{"protocol": "machado"}, {"discount": 0.98}],
 )
 def test_they_do_not_hold_for_another_goal_game_or_way_to_learn(agent, preset, change):
     assert steps_to_goal(dataclasses.replace(make_config(agent, preset, {}), **change)) is None
