@@ -68,7 +68,7 @@ def _workers(quick: bool) -> Iterator[Kind]:
 
 
 def _parallelism(quick: bool) -> Iterator[Kind]:
-    yield Kind("gradient, 1", "local", "a3c", {"num_workers": 1})  # of one worker, data are gradients
+    yield Kind("gradient, 1", "local", "a3c", {"num_workers": 1})  # one worker sends no rollouts
     ways: dict[str, dict[str, Any]] = {
         "gradient": {},
         "data": {"parallelism": "data"},

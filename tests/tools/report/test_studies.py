@@ -30,6 +30,20 @@ def test_the_study_of_algorithms_has_all_of_the_table():
     assert [kind.name for kind in studies.kinds("algorithms", quick=False)] == list(table.TABLE)
 
 
+def test_the_study_of_parallelism_sends_gradients_or_rollouts():
+    found = {kind.name: studies.config(kind, 0, {}) for kind in studies.kinds("parallelism", quick=False)}
+    sent = {name: (config.num_workers, config.parallelism, config.vtrace) for name, config in found.items()}
+    assert sent == {
+        "gradient, 1": (1, "gradient", False),
+        "gradient, 2": (2, "gradient", False),
+        "gradient, 4": (4, "gradient", False),
+        "data, 2": (2, "data", False),
+        "data, 4": (4, "data", False),
+        "data, V-trace, 2": (2, "data", True),
+        "data, V-trace, 4": (4, "data", True),
+    }
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -64,6 +78,7 @@ def runs_of(tmp_path, seconds):
             "wall_seconds": solved_at,
             "solved_at_seconds": solved_at,
             "solved_at_steps": 1_000,
+            "data_age_mean": 1.5,
         }
         path = write_run(tmp_path / f"{label}-{seed}".replace(" ", "-"), [(100, 1.0)], seed=seed)
         (path / "summary.json").write_text(json.dumps(summary))
@@ -92,8 +107,8 @@ def test_a_report_on_a_study_has_a_row_for_each_kind(tmp_path):
     assert "# workers on " in text
     assert "| dqn on ps, 1 |" in text and "| ppo on ps, 1 |" in text
     found = json.loads((tmp_path / "results.json").read_text())["runs"]
-    assert [(one["kind"], one["minutes to the goal"]) for one in found] == [
-        ("dqn on ps, 1", pytest.approx(40 / 60)),
-        ("ppo on ps, 1", pytest.approx(20 / 60)),
+    assert [(one["kind"], one["minutes to the goal"], one["mean age of data"]) for one in found] == [
+        ("dqn on ps, 1", pytest.approx(40 / 60), 1.5),
+        ("ppo on ps, 1", pytest.approx(20 / 60), 1.5),
     ]
     assert (tmp_path / "figures" / "workers.png").stat().st_size > 10_000
