@@ -11,7 +11,6 @@ STEPS_ON_PONG = {
     ("dqn", "pong-fast"): (333_296, 798_360),
     ("ppo", "pong"): (645_984, 1_347_472),
     ("pqn", "pong"): (766_640, 1_646_640),
-    ("a3c", "pong"): (3_601_408, 3_601_408),
 }
 _FREE = {"env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "max_nonfinite"}
 

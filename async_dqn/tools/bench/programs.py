@@ -46,6 +46,7 @@ class Sample(NamedTuple):
     """What a program takes at one moment, by process: CPU seconds so far, megabytes, a worker's rows of metrics."""
 
     time: float  # seconds on the monotonic clock
+    pids: Mapping[str, int]
     cpu: Mapping[str, float]
     resident_mb: Mapping[str, float]
     workers: Mapping[str, list[Row]]
@@ -90,11 +91,12 @@ def measure(program: Program, seconds: float) -> dict[str, float]:
             def sample() -> Sample:
                 try:
                     processes = by_role(task)
+                    pids = {who: process.pid for who, process in processes.items()}
                     cpu = {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
                     resident_mb = {who: process.memory_info().rss / 1e6 for who, process in processes.items()}
                 except psutil.Error as error:
                     raise RunError(f"a process of it ended within the window: {error}") from error
-                return Sample(time.monotonic(), cpu, resident_mb, program.workers(folder))
+                return Sample(time.monotonic(), pids, cpu, resident_mb, program.workers(folder))
 
             rows_from("updates", 1, _DEADLINE)
             start_up = time.monotonic() - begin
@@ -117,9 +119,9 @@ def values(rows: Sequence[Row], before: Sample, after: Sample) -> dict[str, floa
       before, after: what the program took at its ends.
 
     Raises:
-      RunError: a process has gone meanwhile.
+      RunError: a process has gone meanwhile, even where another has taken its place.
     """
-    if gone := before.cpu.keys() - after.cpu.keys():
+    if gone := sorted(who for who, pid in before.pids.items() if after.pids.get(who) != pid):
         raise RunError(f"{', '.join(gone)} ended within the window")
     wall = rows[-1]["wall_seconds"] - rows[0]["wall_seconds"]
     columns = {"agent steps/s": "env_steps", "minibatches/s": "minibatches", "updates/s": "updates"}

@@ -105,8 +105,9 @@ def test_values_of_a_window():
     begin = {"wall_seconds": 5.0, "seconds_acting": 1.0, "seconds_other": 4.0, "loss": 1.0}
     end = {"wall_seconds": 25.0, "seconds_acting": 6.0, "seconds_other": 19.0, "loss": 0.5}
     late = {"worker 0": [end], "worker 1": [end]}
-    before = Sample(100.0, {"ps 0": 1.0, "worker 0": 10.0}, {}, {"worker 0": [begin], "worker 1": []})
-    after = Sample(125.0, {"ps 0": 6.0, "worker 0": 30.0}, {"ps 0": 300.0, "worker 0": 700.0}, late)
+    pids = {"ps 0": 7, "worker 0": 8}
+    before = Sample(100.0, pids, {"ps 0": 1.0, "worker 0": 10.0}, {}, {"worker 0": [begin], "worker 1": []})
+    after = Sample(125.0, pids, {"ps 0": 6.0, "worker 0": 30.0}, {"ps 0": 300.0, "worker 0": 700.0}, late)
     assert programs.values(rows, before, after) == pytest.approx(
         {
             "agent steps/s": 4_000 / 20,
@@ -126,11 +127,13 @@ def test_values_of_a_window():
     )
 
 
-def test_a_process_lost_within_the_window_is_a_failure():
+@pytest.mark.parametrize("pids", [{"ps 0": 7}, {"ps 0": 7, "worker 0": 9}], ids=["gone", "started again"])
+def test_a_process_lost_within_the_window_is_a_failure(pids):
     rows = [{"wall_seconds": float(wall), "env_steps": wall, "minibatches": 0, "updates": 0} for wall in (0, 10)]
-    before = Sample(0.0, {"ps 0": 1.0, "worker 0": 1.0}, {}, {})
-    with pytest.raises(RunError, match="worker 0"):
-        programs.values(rows, before, Sample(10.0, {"ps 0": 2.0}, {"ps 0": 1.0}, {}))
+    cpu = dict.fromkeys(pids, 2.0)
+    before = Sample(0.0, {"ps 0": 7, "worker 0": 8}, {"ps 0": 1.0, "worker 0": 1.0}, {}, {})
+    with pytest.raises(RunError, match="^worker 0 ended"):
+        programs.values(rows, before, Sample(10.0, pids, cpu, cpu, {}))
 
 
 def test_a_program_is_measured_and_ended(script, tmp_path):
