@@ -222,11 +222,11 @@ def sharing_table() -> str:
 
 
 def parallelism_table() -> str:
-    return of_study("parallelism", "what workers send, workers", ("mean age of data", "mean age of rollouts, updates"))
+    return of_study("parallelism", "what workers send, how many", ("mean age of data", "mean age of rollouts, updates"))
 
 
 def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
-    """What each kind of run of a study needed on CartPole, and how fast it was.
+    """What each kind of run of a study needed on CartPole, where all runs reached the goal, and how fast it was.
 
     Args:
       kinds: what the kinds are.
@@ -248,6 +248,8 @@ def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
                 (last[0], [run for run in runs if last[0] in run]),
             )
         ]
+        if len(reached) < len(runs):
+            cells[:2] = [f"{len(reached)} of {len(runs)} runs", "-"]
         rows.append([kind, *cells])
     head = [kinds, "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", last[1]]
     call = found["calls"][-1]
