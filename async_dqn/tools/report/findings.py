@@ -78,7 +78,8 @@ def write_report(
         hosts = [found for run in over if isinstance(found := run.described.get("host"), dict)]
         cores = max((finite(host.get("cores")) for host in hosts), default=math.nan)
         caption = "What more workers bring; the dotted line is at the cores of the machine."
-        blocks += ["## Workers", _picture(studies.workers_figure(over, cores), folder, "workers", caption)]
+        figures = studies.workers_figures(over, cores)
+        blocks += ["## Workers", *(_picture(figure, folder, name, caption) for name, figure in figures.items())]
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)

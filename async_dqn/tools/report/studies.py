@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from async_dqn.tools.report.runs import Run, finite
 
 _GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
 _WORKER_COUNTS = (1, 2, 4, 8)
+_LOCAL_STEPS = (0, 4, 16)  # beside the one of the preset
 
 
 class Kind(NamedTuple):
@@ -65,6 +67,10 @@ def _workers(quick: bool) -> Iterator[Kind]:
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
                 name = f"{agent} on {store}, {number}"
                 yield Kind(name, "local", agent, {"store": store, "num_workers": number})
+    for local_steps in () if quick else _LOCAL_STEPS:
+        for number in _WORKER_COUNTS:
+            name = f"dqn on ps, {local_steps} local steps, {number}"
+            yield Kind(name, "local", "dqn", {"num_workers": number, "local_steps": local_steps})
 
 
 def _parallelism(quick: bool) -> Iterator[Kind]:
@@ -110,24 +116,38 @@ _PANELS = {
 }
 
 
-@matplotlib.rc_context(plot.STYLE)
-def workers_figure(runs: Sequence[Run], cores: float) -> Figure:
-    """What more workers bring: games and seconds to the goal, seconds per game, and the speed-up over one worker.
-
-    A number of workers with a run that never reached the goal has no point.
+def workers_figures(runs: Sequence[Run], cores: float) -> dict[str, Figure]:
+    """What more workers bring, by name: "workers" by agent and store, "local-steps" by how often DQN synchronises.
 
     Args:
-      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER".
+      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER", "dqn on ps, K local steps, NUMBER".
       cores: of the machine, where a line is drawn; NaN: not known.
     """
     curves: dict[str, dict[int, list[Run]]] = {}
     for run in runs:
         name, _, number = run.kind.rpartition(", ")
         curves.setdefault(name, {}).setdefault(int(number), []).append(run)
-    figure = Figure(figsize=(8, 7), layout="constrained")
+    often = {name: curve for name, curve in curves.items() if "local steps" in name}
+    figures = {"workers": _figure({name: curve for name, curve in curves.items() if name not in often}, cores)}
+    if often:
+        preset = {"dqn on ps": curves["dqn on ps"]} if "dqn on ps" in curves else {}
+        figures["local-steps"] = _figure(preset | often, cores)
+    return figures
+
+
+@matplotlib.rc_context(plot.STYLE)
+def _figure(curves: dict[str, dict[int, list[Run]]], cores: float) -> Figure:
+    """Games and seconds to the goal, seconds per game, and the speed-up over one worker, over the number of workers.
+
+    An agent has one colour, and a dashed line in shared memory. A number of workers with a run that never reached the
+    goal has no point.
+    """
+    figure = Figure(figsize=(9, 8), layout="constrained")
     panels = figure.subplots(2, 2).ravel()
-    looks = [(colour, line) for line in ("-", "--") for colour in plot.COLOURS]
-    for (name, by_number), (colour, line) in zip(curves.items(), looks, strict=False):
+    colours = itertools.cycle(plot.COLOURS)
+    colour_of = {what: next(colours) for what in dict.fromkeys(map(_without_store, curves))}
+    for name, by_number in curves.items():
+        colour, line = colour_of[_without_store(name)], "--" if "shared_memory" in name else "-"
         numbers = sorted(by_number)
         found = {
             title: np.array([_median(by_number[number], of) for number in numbers]) for title, of in _PANELS.items()
@@ -144,6 +164,10 @@ def workers_figure(runs: Sequence[Run], cores: float) -> Figure:
     panels[-1].plot(_WORKER_COUNTS, _WORKER_COUNTS, color="0.6", linewidth=1, label="ideal")
     figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def _without_store(name: str) -> str:
+    return name.replace(" on ps", "").replace(" on shared_memory", "")
 
 
 def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:

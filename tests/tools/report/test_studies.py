@@ -89,14 +89,26 @@ def runs_of(tmp_path, seconds):
 
 def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_are_not(tmp_path):
     seconds = {("a on ps, 1", 0): 40.0, ("a on ps, 1", 1): 60.0, ("a on ps, 2", 0): 25.0, ("b on ps, 1", 0): math.nan}
-    figure = studies.workers_figure(list(runs_of(tmp_path, seconds)), cores=2)
-    lines = [{line.get_label(): line for line in axes.get_lines()} for axes in figure.axes]
+    figures = studies.workers_figures(list(runs_of(tmp_path, seconds)), cores=2)
+    lines = [{line.get_label(): line for line in axes.get_lines()} for axes in figures["workers"].axes]
     games, times, each, speed_ups = ([of[name] for name in ("a on ps", "b on ps")] for of in lines)
     np.testing.assert_array_equal(times[0].get_ydata(), [50, 25])
     np.testing.assert_array_equal(speed_ups[0].get_ydata(), [1, 2])
     np.testing.assert_array_equal(games[0].get_ydata(), [50, 50])
     np.testing.assert_array_equal(each[0].get_ydata(), [1, 0.5])
     assert np.isnan(times[1].get_ydata()).all()
+    assert list(figures) == ["workers"]
+
+
+def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(tmp_path):
+    kinds = ["dqn on ps", "ppo on ps", "ppo on shared_memory", "dqn on ps, 0 local steps", "dqn on ps, 16 local steps"]
+    seconds = {(f"{kind}, {number}", 0): 40.0 / number for kind in kinds for number in (1, 2)}
+    figures = studies.workers_figures(list(runs_of(tmp_path, seconds)), cores=2)
+    names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
+    assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "ideal"]
+    assert [text.get_text() for text in names["local-steps"]] == [kinds[0], *kinds[3:], "ideal"]
+    looks = [(line.get_color(), line.get_linestyle()) for line in figures["workers"].axes[0].get_lines()[:3]]
+    assert looks[1][0] == looks[2][0] != looks[0][0] and looks[1][1] != looks[2][1]
 
 
 def test_a_report_on_a_study_has_a_row_for_each_kind(tmp_path):
