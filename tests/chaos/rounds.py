@@ -28,6 +28,13 @@ _MODES: tuple[list[str], ...] = (
     ["--nooverlap", "--local_steps=0"],
     ["--overlap", "--local_steps=0"],
     ["--overlap", "--local_steps=4"],
+    ["--update_mode=sync"],
+    ["--update_mode=accumulate", "--accumulate=3"],
+    ["--replay=global"],
+)
+_SHARED_MODES: tuple[list[str], ...] = (  # without parameter servers
+    ["--store=shared_memory", "--update_mode=hogwild"],
+    ["--store=shared_memory", "--update_mode=locked"],
 )
 
 
@@ -39,13 +46,14 @@ class Settings(NamedTuple):
     flags: Sequence[str] = ()
     deadline: float = 180.0  # seconds a command may take
     disk_bytes: int = 6 << 20  # of the small disk that a run is given where the disk is the fault
+    shared_length: float = 8.0  # budget of a run in shared memory, relative to that of one with parameter servers
 
     @classmethod
     def of(cls, env: str) -> "Settings":
         """Those for an environment: CartPole learns in seconds, a game of frames takes minutes."""
         if env == cls().env:
             return cls(flags=["--warmup_steps=500"])
-        return cls(env, 12_007, ["--warmup_steps=2000", "--replay_capacity=20000"], 900.0, 600 << 20)
+        return cls(env, 12_007, ["--warmup_steps=2000", "--replay_capacity=20000"], 900.0, 600 << 20, 1.0)
 
 
 class Hang(Exception):
@@ -68,19 +76,31 @@ class Round:
       settings: of the harness.
       folder: does not exist yet.
       num_ps, num_workers: at least.
+      needs_servers: a parameter server has a part in what happens.
       length: budget, relative to that of the settings.
     """
 
     def __init__(
-        self, seed: str, settings: Settings, folder: Path, *, num_ps: int = 1, num_workers: int = 2, length: float = 1.0
+        self,
+        seed: str,
+        settings: Settings,
+        folder: Path,
+        *,
+        num_ps: int = 1,
+        num_workers: int = 2,
+        length: float = 1.0,
+        needs_servers: bool = True,
     ):
         self.rng = random.Random(seed)
         self.settings, self.folder = settings, folder
         self.num_ps = max(num_ps, self.rng.choice((1, 1, 2, 2, 3)))
         self.num_workers = max(num_workers, self.rng.choice((2, 2, 2, 3)))
+        self.mode = self.rng.choice(_MODES if needs_servers else (*_MODES, *_SHARED_MODES))
+        if self.mode in _SHARED_MODES:
+            self.num_ps = 0
+            length *= settings.shared_length
         self.total = int(settings.total_steps * length * self.rng.uniform(0.9, 1.1)) // 30 * 30 + 1
         self.checkpoint_period = self.rng.choice((3, 4, 5))
-        self.mode = self.rng.choice(_MODES)
         self.keep = self.rng.choice((2, 100))
         self.extra: list[str] = []
         self.environ: dict[str, str] = {}

@@ -24,6 +24,7 @@ Check = Callable[[Round], list[str]]
 
 _ENDED_WITHIN = 10.0  # seconds from a signal to the end of everything
 _AT_ONCE = 3.0  # the same, after the second signal
+_ANOTHER = 3  # workers, so that one is left that acts when worker 1 is lost, also with --replay=global
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Scenario:
       by_hand: flags of commands that are started one by one, instead of `local`.
       setup: before anything is started.
       needs_mounts: it takes a mount namespace.
+      needs_servers: a parameter server has a part in it; one has wherever commands are started by hand.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Scenario:
     setup: What | None = None
     needs_mounts: bool = False
     flags: Sequence[str] = ()
+    needs_servers: bool = False
     num_ps: int = 1
     num_workers: int = 2
     length: float = 1.0
@@ -82,6 +85,7 @@ def make_round(scenario: Scenario, seed: str, settings: Settings, folder: Path) 
         num_ps=scenario.num_ps,
         num_workers=scenario.num_workers,
         length=scenario.length,
+        needs_servers=scenario.needs_servers or scenario.by_hand is not None,
     )
 
 
@@ -411,6 +415,7 @@ def _kills() -> list[Scenario]:
             f"kill -9 of {kind}",
             [Fault(when, kill(*tasks), delay, 0.02 if delay else 0.001)],  # a checkpoint is written in milliseconds
             checks=checks,
+            needs_servers=bool(servers),
             num_ps=max([0, *servers]) + 1,
             num_workers=max([1, *workers]) + 1,
         )
@@ -437,6 +442,7 @@ def _kills() -> list[Scenario]:
             "kill -9 of a ps",
             [Fault(TRAINING, kill("ps 0")), Fault(started("ps 0"), kill("ps 0"), 12)],
             checks=[recovered],
+            needs_servers=True,
         ),
     ]
 
@@ -454,6 +460,7 @@ def _freezes() -> list[Scenario]:
                 "freeze, longer than the lease",
                 [Fault(steps(0.05, 0.15) if goes_on else steps(0.1, 0.4), freeze(task, 2 * LEASE, 2 * LEASE))],
                 checks=[*lost, says(f"{task}: frozen for {LEASE:g} s, so killed")],
+                needs_servers=task.startswith("ps"),
                 num_ps=num_ps,
                 length=6.0 if goes_on else 1.0,
             ),
@@ -462,6 +469,7 @@ def _freezes() -> list[Scenario]:
                 "freeze, within the lease",
                 [Fault(TRAINING, freeze(task, *short))],
                 checks=[invariants.unharmed],
+                needs_servers=task.startswith("ps"),
                 num_ps=num_ps,
             ),
         ]
@@ -473,6 +481,7 @@ def _freezes() -> list[Scenario]:
             [Fault(steps(0.1, 0.3), kill("worker 1", number=signal.SIGSTOP))],
             checks=[not_recovered, lost_worker],
             flags=["--max_restarts=0"],
+            num_workers=_ANOTHER,
             length=1.5,
         ),
         Scenario(
@@ -482,6 +491,7 @@ def _freezes() -> list[Scenario]:
             by_hand=[],
             codes={"worker 1": 1},
             checks=[not_recovered, says("the run has gone on without it")],
+            num_workers=_ANOTHER,
             length=2.5,
         ),
     ]
@@ -490,7 +500,8 @@ def _freezes() -> list[Scenario]:
 def _signals() -> list[Scenario]:
     def scenario(name: str, task: str, *checks: Check, **options: bool) -> Scenario:
         fault = Fault(TRAINING, end_by_signal(task, **options))
-        return Scenario(f"signal-{name}", signals, [fault], code=130, resumes=True, checks=checks)
+        needs = task.startswith("ps")
+        return Scenario(f"signal-{name}", signals, [fault], code=130, resumes=True, checks=checks, needs_servers=needs)
 
     signals = "SIGINT, SIGTERM"
     at_start = [Fault(started("worker 0"), end_by_signal("local"), 12)]
@@ -560,7 +571,7 @@ def _networks() -> list[Scenario]:
         fault = Fault(steps(0.1, 0.3), cut(task, *seconds, silently="swallowed" in name))
         return Scenario(f"network-{name}", "network cut", [fault], checks=checks, **{"by_hand": []} | more)
 
-    without_it: dict[str, Any] = {"codes": {"worker 1": 1}, "length": 2.5}
+    without_it: dict[str, Any] = {"codes": {"worker 1": 1}, "num_workers": _ANOTHER, "length": 2.5}
     lost = (not_recovered, says("the run has gone on without it"))
     return [
         scenario("refused-short", "worker 1", short, not_recovered),
