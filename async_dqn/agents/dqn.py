@@ -55,6 +55,7 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
 
 _ATARI_FAST = {
     "network": "nips",
+    "compute_dtype": "auto",
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
     "overlap_steps": True,
@@ -108,6 +109,8 @@ class DQN(EpsilonGreedyAgent):
         "pong-fast": _ATARI_FAST
         | {
             "stop_at_return": 18.0,
+            "layer_norm": True,
+            "n_step": 5,
             "final_learning_rate": 1e-4,
             "learning_rate_steps": 500_000,
         },
