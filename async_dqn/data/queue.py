@@ -1,5 +1,6 @@
 """The queue by which experience crosses from the processes that act to the one that learns."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,3 +29,26 @@ class ExperienceQueue(Protocol):
 
         None as well where another process has taken the receiver's place.
         """
+
+
+class CountedQueue:
+    """A queue whose bytes are counted where they pass.
+
+    Args:
+      count: takes the bytes of each item that went in or came out.
+    """
+
+    def __init__(self, inner: ExperienceQueue, count: Callable[[int], None]):
+        self._inner, self._count = inner, count
+
+    def put(self, number: int, data: np.ndarray) -> bool:
+        has_room = self._inner.put(number, data)
+        if has_room:
+            self._count(data.nbytes)
+        return has_room
+
+    def take(self) -> Item | None:
+        item = self._inner.take()
+        if item is not None:
+            self._count(item.data.nbytes)
+        return item

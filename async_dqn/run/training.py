@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator
 
 from async_dqn.agents.base import Agent
-from async_dqn.data.queue import ExperienceQueue
+from async_dqn.data.queue import CountedQueue, ExperienceQueue
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import NoEnvironments, VectorEnv
 from async_dqn.run.actor import Actor
@@ -55,6 +55,8 @@ class Training:
     ):
         config, worker = agent.config, agent.worker
         self._client = client
+        if queue is not None:
+            queue = CountedQueue(queue, self._count_bytes)
         agent_seeds, environment_seed = make_seeds(config, worker, client.env_steps)
         self.part: Actor | SeparateLearner
         self._env: VectorEnv | NoEnvironments = NoEnvironments()
@@ -84,6 +86,9 @@ class Training:
         self._metrics = WorkerMetrics(config, run, worker, client, totals, say)
         self._bad_values = BadValues(agent.spec.id, say)
         gc.freeze()  # what is here now stays: searching TensorFlow's graphs for garbage took 3 % of the time
+
+    def _count_bytes(self, num_bytes: int) -> None:
+        self._client.exchanged_bytes += num_bytes
 
     def run(
         self, tick: Callable[[], None], should_stop: threading.Event, rescue: Callable[[], None] | None = None

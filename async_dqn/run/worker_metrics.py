@@ -28,6 +28,7 @@ _FIELDS = (
     "stalenesses",
     "steps_per_second",
     *(f"seconds_{part}" for part in PARTS),
+    "megabytes_exchanged",
     *METER_FIELDS,
 )
 
@@ -106,7 +107,8 @@ class WorkerMetrics:
         }
         seconds = {f"seconds_{part}": value for part, value in cycle.items()}
         counts = " ".join(f"{value}:{times}" for value, times in sorted(collections.Counter(stalenesses).items()))
-        row = {"wall_seconds": now - self._started, "stalenesses": counts, **self.totals, **of_interval, **seconds}
+        sums = {"megabytes_exchanged": self._client.exchanged_bytes / 1e6, **seconds}
+        row = {"wall_seconds": now - self._started, "stalenesses": counts, **self.totals, **of_interval, **sums}
         self._metrics.write(row)
         spent = {part: cycle[part] - self._cycle[part] for part in cycle}
         shares = {f"cycle_percent/{part}": 100 * value / sum(spent.values()) for part, value in spent.items()}

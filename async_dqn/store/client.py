@@ -30,6 +30,7 @@ class ParameterClient:
       stalenesses: of this worker's own updates, since the caller last emptied the list.
       clock: where the time of the thread that calls goes.
       own_minibatches: computed by this worker.
+      exchanged_bytes: of updates, parameters and experience that this process has sent or fetched, by whatever means.
 
     Args:
       max_nonfinite: minibatches in a row with a loss or gradient that is not finite, at which `RunFailed` is raised.
@@ -49,6 +50,7 @@ class ParameterClient:
         self.stalenesses: list[int] = []
         self.clock = CycleClock()
         self.own_minibatches = 0
+        self.exchanged_bytes = 0
         self._store = store
         self._max_nonfinite = max_nonfinite
         self._in_a_row = {"minibatches": 0, "updates": 0}  # not finite

@@ -22,6 +22,7 @@ class _RoundTrip(NamedTuple):
     before_push: Counters | None
     pulled: Pulled | None
     target: dict[str, np.ndarray] | None
+    num_bytes: int
 
 
 class RoundTripClient(ParameterClient):
@@ -156,7 +157,11 @@ class RoundTripClient(ParameterClient):
             after = self._store.add_counts(counts)
             pulled = self._store.pull() if pull else None
         refreshed = pulled is not None and pulled.counters.target_refreshes != version
-        return _RoundTrip(after, before, pulled, self._store.pull_target() if refreshed else None)
+        target = self._store.pull_target() if refreshed else None
+        arrays = [update.value for update in updates.values()]
+        for found in (pulled and pulled.online, target):
+            arrays += (found or {}).values()
+        return _RoundTrip(after, before, pulled, target, sum(array.nbytes for array in arrays))
 
     def _finish_round_trip(self, *, wait: bool = True) -> None:
         """Takes in the round trip under way: once it is back, or if it is back already."""
@@ -170,6 +175,7 @@ class RoundTripClient(ParameterClient):
     def _arrive(self, result: _RoundTrip) -> None:
         self._hear(result.counters)
         self._reported = Counters()
+        self.exchanged_bytes += result.num_bytes
         if result.before_push is not None:
             staleness = result.before_push.updates - self._pushed_on
             if not self._is_dropped(staleness):

@@ -8,6 +8,7 @@ from experience_queue_helpers import LocalQueue, random_steps
 
 from async_dqn.data.block import BlockWriter, decode, encode, steps
 from async_dqn.data.experience import ReplayExperience
+from async_dqn.data.queue import CountedQueue
 from async_dqn.data.receiver import ReplayReceiver, RolloutReceiver
 from async_dqn.data.replay import Replay
 from async_dqn.data.rollout import RolloutExperience
@@ -342,3 +343,12 @@ def test_what_was_remembered_crosses_with_a_rollout():
             taken = list(steps(decode(encode(sender._writer.block(0)))))
             sender._writer.next()
         np.testing.assert_array_equal(taken[number % 5].recurrent_state, step.recurrent_state)
+
+
+def test_the_bytes_that_pass_a_queue_are_counted_and_those_without_room_are_not():
+    passed, queue = [], LocalQueue(size=1)
+    end = CountedQueue(queue.sender(1), passed.append)
+    assert end.take() is None
+    assert end.put(0, np.zeros(5, np.uint8)) and not end.put(1, np.zeros(7, np.uint8))
+    assert end.take().number == 0
+    assert passed == [5, 5]

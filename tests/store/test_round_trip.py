@@ -47,6 +47,15 @@ def test_computation_goes_on_while_a_push_is_under_way(make):
 
 
 @BOTH
+def test_the_bytes_of_update_parameters_and_target_are_counted(make):
+    client = make(RecordingStore([0, 0], target_period=2))
+    minibatch(client, 1, 0)
+    minibatch(client, 1, 0)
+    client.finish()
+    assert client.exchanged_bytes == 2 * (8 + 8) + 8  # two updates, two pulls and a refresh, each of two float32
+
+
+@BOTH
 def test_the_target_is_pulled_once_after_each_refresh_whoever_caused_it(make):
     store = RecordingStore([0, 0], target_period=3)
     client = make(store)

@@ -23,7 +23,15 @@ from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
 from async_dqn.tools.bench.tables import table
 from async_dqn.tools.report import plot, studies
-from async_dqn.tools.report.runs import BASELINE, Run, finite, is_over, read_evaluation, read_stalenesses
+from async_dqn.tools.report.runs import (
+    BASELINE,
+    Run,
+    finite,
+    is_over,
+    read_evaluation,
+    read_megabytes,
+    read_stalenesses,
+)
 
 _MAX_STALENESS = 60  # that has a bar of its own
 _HOW_TO_READ = "Each cell is the median over seeds, with [least - most]. Times count from the first agent step."
@@ -173,6 +181,7 @@ def quantities(run: Run) -> dict[str, float]:
         "agent steps/s": found("env_steps") / seconds,
         "minibatches/s": found("minibatches") / seconds,
         "updates/s": found("updates") / seconds,
+        "MB/s exchanged": read_megabytes(run) / seconds,
         "mean staleness": found("staleness_mean"),
         "mean age of data": found("data_age_mean"),
         "greedy games, mean return": finite(read_evaluation(run.path).get("mean")),

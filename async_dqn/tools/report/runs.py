@@ -172,6 +172,15 @@ def read_stalenesses(run: Run) -> Counter[int]:
     return counts
 
 
+def read_megabytes(run: Run) -> float:
+    """Updates, parameters and experience that the last process of each worker sent or fetched; NaN: it is not known."""
+    found: list[float] = []
+    with contextlib.suppress(OSError):
+        for file in run.path.glob("worker-*/metrics.csv"):
+            found += (as_number(row.get("megabytes_exchanged", "")) for row in read_rows(file, 1))
+    return sum(found) if found else math.nan
+
+
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """Mean of each value and those before it, `window` together; of fewer at the beginning. [G] -> [G]."""
     sums = np.concatenate([[0.0], np.cumsum(values)])

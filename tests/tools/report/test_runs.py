@@ -1,4 +1,5 @@
 import json
+import math
 import os
 
 import numpy as np
@@ -7,7 +8,7 @@ from report_helpers import write_csv, write_run
 
 from async_dqn.base.errors import UserError
 from async_dqn.run.worker_table import read_process, read_worker, worker_table
-from async_dqn.tools.report.runs import read_evaluation, read_run, read_stalenesses, running_mean
+from async_dqn.tools.report.runs import read_evaluation, read_megabytes, read_run, read_stalenesses, running_mean
 
 
 def append(path, *lines):
@@ -140,6 +141,15 @@ def test_stalenesses_of_all_workers_add_up(tmp_path):
         rows = [{"stalenesses": cell, "other": "5:5"} for cell in cells]
         write_csv(path / f"worker-{worker}" / "metrics.csv", rows, ("stalenesses", "other"))
     assert read_stalenesses(read_run(path)) == {0: 2, 1: 1, 3: 11, 12: 7}
+
+
+def test_what_the_workers_exchanged_adds_up(tmp_path):
+    path = write_run(tmp_path / "a", [])
+    assert math.isnan(read_megabytes(read_run(path)))
+    for worker, values in enumerate(((1.0, 2.5), (4.0,))):
+        rows = [{"megabytes_exchanged": value} for value in values]
+        write_csv(path / f"worker-{worker}" / "metrics.csv", rows, ("megabytes_exchanged",))
+    assert read_megabytes(read_run(path)) == 2.5 + 4
 
 
 def test_a_running_mean_is_over_the_last_values():
