@@ -160,34 +160,35 @@ def cartpole_table() -> str:
 
 
 def reached(folder: str) -> tuple[int, float]:
-    """Agent steps and seconds until the mean of 100 games was 18; by its metrics for a run that had no goal."""
+    """Agent steps and seconds until the mean of 100 games was 18."""
     summary = read(f"{folder}/summary.json")
-    if summary["solved_at_steps"]:
-        return summary["solved_at_steps"], summary["solved_at_seconds"]
-    lines = (RESULTS / folder / "metrics.csv").read_text().splitlines()
-    rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:]]
-    row = next(row for row in rows if int(row["episodes"]) >= 100 and float(row["mean_return_100"]) >= 18)
-    return int(row["env_steps"]), float(row["wall_seconds"])
+    return summary["solved_at_steps"], summary["solved_at_seconds"]
 
 
-ALONE_RUNS = [f"pong/comparison/runs/standard-seed-{seed}" for seed in (0, 1)]
-CLUSTER_RUNS = [f"pong/comparison/runs/async-2-seed-{seed}" for seed in (0, 1)]
-LATER_RUNS = ["pong/soak/run", "pong/local", "pong/local-again", "pong/local-third"]
+def compared(agent: str, **num_seeds: int) -> dict[str, list[str]]:
+    """The runs of an agent that `compare` made on Pong, by kind."""
+    return {
+        kind: [f"pong/{agent}/runs/{kind}-seed-{seed}" for seed in range(number)] for kind, number in num_seeds.items()
+    }
+
+
+DQN_RUNS = compared("dqn", **{"baseline": 1, "async-2": 3})
+PPO_RUNS = compared("ppo", **{"baseline": 5, "async-2": 5})
+SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
 
 def pong_table() -> str:
-    """Every run of Pong."""
+    """Every run of DQN on Pong."""
     rows = []
-    for folder in [*ALONE_RUNS, *CLUSTER_RUNS, *LATER_RUNS]:
-        described, summary, games = (read(f"{folder}/{name}.json") for name in ("config", "summary", "evaluation"))
-        steps, seconds = reached(folder)
-        workers = "one process" if folder in ALONE_RUNS else f"1 ps + {summary['num_workers']} workers"
-        made = f"{described['host']['cpu']}, {described['git_revision'][:7]}"
-        rows.append([f"[{folder.removeprefix('pong/')}](../results/{folder})", workers, f"{steps:,}"])
-        rows[-1] += [f"{seconds / 60:.1f}", f"{summary['env_steps'] / summary['wall_seconds']:.0f}"]
-        rows[-1] += [f"{games['mean']:.1f} ± {games['std']:.1f}", f"{games['checkpoint_env_steps']:,}", made]
-    head = ["run", "processes", "agent steps to 18", "minutes to 18", "steps/s", "30 greedy games", "after steps"]
-    return table([*head, "processor, revision"], rows)
+    for kind, folders in DQN_RUNS.items():
+        workers = "one process" if kind == "baseline" else "1 ps + 2 workers"
+        for seed, folder in enumerate(folders):
+            summary, games = (read(f"{folder}/{name}.json") for name in ("summary", "evaluation"))
+            steps, seconds = reached(folder)
+            row = [f"[{workers}, seed {seed}](../results/{folder})", f"{steps:,}", f"{seconds / 60:.1f}"]
+            row += [f"{summary['steps_per_second']:.0f}", f"{games['mean']:.1f} ± {games['std']:.1f}"]
+            rows.append(row)
+    return table(["run", "agent steps to 18", "minutes to 18", "steps/s", "30 greedy games"], rows)
 
 
 def game_table(name: str) -> str:
@@ -258,18 +259,14 @@ def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
     )
 
 
-SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
-PPO_RUNS = {kind: [f"pong/ppo/runs/{kind}-seed-{seed}" for seed in range(5)] for kind in ("baseline", "async-2")}
-
-
 def kinds_table() -> str:
-    """The kinds of run of Pong of which there are several on one machine."""
+    """The kinds of run of Pong, all on one machine."""
     kinds = {
         "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
         "`ppo`, one process": PPO_RUNS["baseline"],
         **{f"`{agent}`, two workers, shared memory": runs for agent, runs in SHARED_RUNS.items()},
-        "`dqn`, 1 ps + 2 workers": CLUSTER_RUNS,
-        "`dqn`, one process": ALONE_RUNS,
+        "`dqn`, 1 ps + 2 workers": DQN_RUNS["async-2"],
+        "`dqn`, one process": DQN_RUNS["baseline"],
     }
     rows = []
     for label, folders in kinds.items():
@@ -280,16 +277,16 @@ def kinds_table() -> str:
             [one["steps_per_second"] for one in summaries],
             [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
         ]
-        (cpu,) = {read(f"{folder}/config.json")["host"]["cpu"].removesuffix(" Processor") for folder in folders}
-        rows.append([label, str(len(folders)), *map(spread, cells), cpu.replace("(R)", "")])
-    head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then", "processor"]
+        rows.append([label, str(len(folders)), *map(spread, cells)])
+    head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then"]
     made = [
         made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
-        for call in (read(f"pong/{name}/compare.json")["calls"][0] for name in ("ppo", "comparison"))
+        for call in (read(f"pong/{name}/compare.json")["calls"][0] for name in ("ppo", "dqn"))
     ]
-    for agent, folders in SHARED_RUNS.items():
-        described = read(f"{folders[0]}/config.json")
-        command = f"async-dqn local --agent={agent} --store=shared_memory --env=pong --seed=S"
+    alone = {f"--agent={agent} --store=shared_memory --env=pong": runs[0] for agent, runs in SHARED_RUNS.items()}
+    for flags, folder in {"--env=pong": DQN_RUNS["async-2"][-1], **alone}.items():
+        described = read(f"{folder}/config.json")
+        command = f"async-dqn local {flags} --seed=S"
         host, revision = described["host"]["cpu"], described["git_revision"]
         made.append(made_by(command, described["started"], host, described["versions"], revision))
     return table(head, rows) + "".join(made)

@@ -4,13 +4,13 @@ import dataclasses
 import math
 
 import pytest
-from readme_tables import ALONE_RUNS, CLUSTER_RUNS, LATER_RUNS, PPO_RUNS, SHARED_RUNS, reached
+from readme_tables import DQN_RUNS, PPO_RUNS, SHARED_RUNS, reached
 
 from async_dqn.agents.goals import STEPS_ON_PONG, steps_to_goal
 from async_dqn.agents.table import make_config
 
 RUNS = {
-    ("dqn", "pong-fast"): [*ALONE_RUNS, *CLUSTER_RUNS, *LATER_RUNS],
+    ("dqn", "pong-fast"): sum(DQN_RUNS.values(), []),
     ("ppo", "pong"): sum(PPO_RUNS.values(), []),
     ("pqn", "pong"): SHARED_RUNS["pqn"],  # there is one run of a3c, which makes no range
 }

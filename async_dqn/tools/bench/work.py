@@ -22,6 +22,7 @@ _NATURE = {
     "optimizer": "adam",
     "double": False,
     "center_frames": False,
+    "compute_dtype": "float32",
     "n_step": 1,
     "replay_capacity": 50_000,
     "warmup_steps": 2_000,
