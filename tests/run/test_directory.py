@@ -210,7 +210,9 @@ def test_processes_that_do_not_end_keep_the_folder(tmp_path, monkeypatch):
         raise AssertionError("it was claimed")
 
 
-@pytest.mark.parametrize("holder", ["", "damaged", "1 another-host", f"{os.getpid()}"], ids=["none", "damaged", "elsewhere", "itself"])
+@pytest.mark.parametrize(
+    "holder", ["", "damaged", "1 another-host", f"{os.getpid()}"], ids=["none", "damaged", "elsewhere", "itself"]
+)
 def test_who_may_still_train_is_not_waited_for(tmp_path, holder):
     with open(tmp_path / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
