@@ -9,7 +9,7 @@ from async_dqn.cli import main as command_line
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import read_run
 
-RUNS = Path(__file__).parents[3] / "results" / "pong" / "comparison" / "runs"
+RUNS = Path(__file__).parents[3] / "results" / "pong" / "dqn" / "runs"
 
 
 def read(tmp_path, **runs):
@@ -122,7 +122,7 @@ def test_the_runs_of_the_repository_are_drawn(capsys, tmp_path, x):
     assert call(*sorted(RUNS.iterdir()), f"--x={x}", f"--output={output}") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.count("baseline") == 2 and out.count("1 ps + 2 workers") == 2
+    assert out.count(": baseline") == 1 and out.count("1 ps + 2 workers") == 3
     with Image.open(output) as picture:
         assert picture.size == (1200, 720)
         assert len(picture.convert("RGB").getcolors(2**20)) > 50
