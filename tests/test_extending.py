@@ -76,7 +76,7 @@ def test_a_player_keeps_stacks_by_row(tmp_path):
     from async_dqn.run.trained import Trained
     from async_dqn.tools.player import Player
 
-    agent = build.make_agent(make_config("dqn", "pong-fast", {}))
+    agent = build.make_agent(make_config("dqn", "pong-fast", {"compute_dtype": "float32"}))
     online = initial_parameters(agent.modules, 3)
     frames = np.random.default_rng(0).integers(0, 256, (3, 2, 84, 84), dtype=np.uint8)
 
