@@ -142,7 +142,7 @@ def _study(call: Call) -> int:
     given = from_flags.explicit_settings(values)
     if not values["agent"].present:
         del given["agent"]
-    for name in given:
+    for name in [*given, *(["worker_counts"] if values["worker_counts"].present else [])]:
         if name not in _OF_STUDIES:
             raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
     seed = given.pop("seed", 0)
@@ -259,7 +259,7 @@ COMMANDS = {
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),
-            ("games", Whole(), 30, "Greedy games that every trained agent plays."),
+            ("games", Whole(), 30, "Greedy games that every trained agent plays; those of a study play none."),
             PROGRESS,
         ),
     ),
@@ -289,7 +289,7 @@ COMMANDS = {
             ("repetitions", Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "a2c", "pong-fast", "boxing"]), "nature", _WORK),
-            ("compute_dtype", flags.EnumParser(DTYPES), None, "What our programs' networks compute in [float32]."),
+            ("compute_dtype", flags.EnumParser(DTYPES), None, "What our networks compute in [that of --work]."),
             ("replay_capacity", Whole(), None, "Transitions in replay, also of --peer [those of --work]."),
             ("warmup_steps", Whole(), None, "Agent steps before training, also of --peer [those of --work]."),
             ("num_ps", Whole(), 1, "Parameter servers of the cluster that is measured."),
