@@ -165,15 +165,15 @@ def reached(folder: str) -> tuple[int, float]:
     return summary["solved_at_steps"], summary["solved_at_seconds"]
 
 
-def compared(agent: str, **num_seeds: int) -> dict[str, list[str]]:
-    """The runs of an agent that `compare` made on Pong, by kind."""
+def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
+    """The runs of an agent on Pong in a folder of `compare`, by kind."""
     return {
         kind: [f"pong/{agent}/runs/{kind}-seed-{seed}" for seed in range(number)] for kind, number in num_seeds.items()
     }
 
 
-DQN_RUNS = compared("dqn", **{"baseline": 1, "async-2": 3})
-PPO_RUNS = compared("ppo", **{"baseline": 5, "async-2": 5})
+DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 3})
+PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
 

@@ -174,11 +174,11 @@ def read_stalenesses(run: Run) -> Counter[int]:
 
 def read_megabytes(run: Run) -> float:
     """Updates, parameters and experience that the last process of each worker sent or fetched; NaN: it is not known."""
-    found: list[float] = []
-    with contextlib.suppress(OSError):
-        for file in run.path.glob("worker-*/metrics.csv"):
-            found += (as_number(row.get("megabytes_exchanged", "")) for row in read_rows(file, 1))
-    return sum(found) if found else math.nan
+    try:
+        rows = [row for file in run.path.glob("worker-*/metrics.csv") for row in read_rows(file, 1)]
+    except OSError:
+        rows = []  # the others alone would be too few
+    return sum(as_number(row.get("megabytes_exchanged", "")) for row in rows) if rows else math.nan
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

@@ -13,13 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from async_dqn.agents import table
+from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import Run, finite
 
 _GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
 _WORKER_COUNTS = (1, 2, 4, 8)
-_LOCAL_STEPS = (0, 4, 16)  # beside the one of the preset
+_LOCAL_STEPS = (0, 4, 16)  # beside those of the preset
 
 
 class Kind(NamedTuple):
@@ -61,8 +62,6 @@ def _sharing(quick: bool) -> Iterator[Kind]:
 
 def _workers(quick: bool) -> Iterator[Kind]:
     for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
-        if agent not in table.TABLE:
-            continue
         for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
                 name = f"{agent} on {store}, {number}"
@@ -130,7 +129,8 @@ def workers_figures(runs: Sequence[Run], cores: float) -> dict[str, Figure]:
     often = {name: curve for name, curve in curves.items() if "local steps" in name}
     figures = {"workers": _figure({name: curve for name, curve in curves.items() if name not in often}, cores)}
     if often:
-        preset = {"dqn on ps": curves["dqn on ps"]} if "dqn on ps" in curves else {}
+        usual = count(table.find("dqn").presets["cartpole"]["local_steps"], "local step")
+        preset = {f"{name}, {usual}": curve for name, curve in curves.items() if name == "dqn on ps"}
         figures["local-steps"] = _figure(preset | often, cores)
     return figures
 
@@ -144,8 +144,7 @@ def _figure(curves: dict[str, dict[int, list[Run]]], cores: float) -> Figure:
     """
     figure = Figure(figsize=(9, 8), layout="constrained")
     panels = figure.subplots(2, 2).ravel()
-    colours = itertools.cycle(plot.COLOURS)
-    colour_of = {what: next(colours) for what in dict.fromkeys(map(_without_store, curves))}
+    colour_of = dict(zip(dict.fromkeys(map(_without_store, curves)), itertools.cycle(plot.COLOURS), strict=False))
     for name, by_number in curves.items():
         colour, line = colour_of[_without_store(name)], "--" if "shared_memory" in name else "-"
         numbers = sorted(by_number)

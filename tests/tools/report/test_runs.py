@@ -150,6 +150,8 @@ def test_what_the_workers_exchanged_adds_up(tmp_path):
         rows = [{"megabytes_exchanged": value} for value in values]
         write_csv(path / f"worker-{worker}" / "metrics.csv", rows, ("megabytes_exchanged",))
     assert read_megabytes(read_run(path)) == 2.5 + 4
+    (path / "worker-2" / "metrics.csv").mkdir(parents=True)
+    assert math.isnan(read_megabytes(read_run(path)))
 
 
 def test_a_running_mean_is_over_the_last_values():
