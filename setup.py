@@ -38,7 +38,7 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.18"],
         "box2d": ["gymnasium[box2d]>=1.1"],
-        "dev": ["hypothesis", "mypy", "pytest", "pytest-timeout", "ruff", "setuptools>=77"],
+        "dev": ["hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "setuptools>=77"],
     },
     entry_points={"console_scripts": ["async-dqn=async_dqn.__main__:run"]},
 )

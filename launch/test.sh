@@ -20,5 +20,5 @@ status=0
 "$VENV/bin/ruff" check . || status=1
 "$VENV/bin/ruff" format --check . || status=1
 "$VENV/bin/mypy" async_dqn || status=1
-"$VENV/bin/python" -m pytest "${selected[@]}" "$@" || status=1
+"$VENV/bin/python" -m pytest -n logical --dist=worksteal "${selected[@]}" "$@" || status=1  # on all cores
 exit "$status"
