@@ -84,7 +84,6 @@ ATARI = {
     **_FALLING,
     "network": "nips",
     "layer_norm": True,
-    "compute_dtype": "auto",
     "total_steps": 5_000_000,
     "envs_per_worker": 8,
     "learning_rate": 5e-4,

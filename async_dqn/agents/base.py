@@ -174,23 +174,27 @@ def make_module(config: Config, name: str, network: networks.Network, *, has_tar
     return Module(name, Layout(network.shapes), network.init, make_optimizer(config), make_rate(config), has_target)
 
 
+def network_name(config: Config, spec: EnvironmentSpec) -> str:
+    """The network that the settings choose for an environment."""
+    if config.network != "auto":
+        return config.network
+    if not spec.picture_shape:
+        return "mlp"
+    return "small" if min(spec.picture_shape[:2]) < MIN_SIDE["nature"] else "nips"
+
+
 def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, networks.Head], **options: Any) -> Any:
     """The network of the settings for an environment; options are those of `networks.make_network`."""
-    name = config.network
-    if name == "auto":
-        name = "mlp"
-        if spec.picture_shape:
-            name = "small" if min(spec.picture_shape[:2]) < MIN_SIDE["nature"] else "nips"
     if spec.packing and spec.packing.mask and not any(head in networks.MASKED for head in heads):
         raise UserError(f"--action_mask: --agent={config.agent} cannot obey it; leave the flag out")
     return networks.make_network(
-        name,
+        network_name(config, spec),
         spec.observation_shape,
         spec.stack,
         heads,
         center_frames=config.center_frames,
         layer_norm=config.layer_norm,
-        compute_dtype=config.compute_dtype,
+        compute_dtype="float32" if config.compute_dtype == "auto" else config.compute_dtype,  # nobody has decided
         bounds=spec.bounds,
         packing=spec.packing,
         **options,

@@ -55,7 +55,6 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
 
 _ATARI_FAST = {
     "network": "nips",
-    "compute_dtype": "auto",
     "total_steps": 3_000_000,
     "replay_capacity": 200_000,
     "overlap_steps": True,

@@ -47,7 +47,6 @@ _ATARI = _COMMON | {
     "rollout_length": 32,
     "epochs": 3,
     "batch_size": 64,
-    "compute_dtype": "auto",
     "learning_rate": 5e-4,
     "epsilon_final": 0.001,
     "epsilon_steps": 150_000,

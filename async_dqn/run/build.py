@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents import table
-from async_dqn.agents.base import Agent
+from async_dqn.agents.base import Agent, network_name
 from async_dqn.base.errors import UserError
 from async_dqn.data import shared_queue
 from async_dqn.data.experience import Evaluate, Outputs
@@ -57,8 +57,9 @@ def make_agent(config: Config, worker: int = 0) -> Agent:
 
     Raises UserError where environment, protocol and network do not go together.
     """
-    config = devices.decided(config)
-    agent = table.find(config.agent)(config, preflight.resolve(config), worker)
+    spec = preflight.resolve(config)
+    config = devices.decided(config, is_small=network_name(config, spec) in ("mlp", "small"))
+    agent = table.find(config.agent)(config, spec, worker)
     if config.normalize_observations:
         _normalize_observations(agent)
     return agent

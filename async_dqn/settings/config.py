@@ -104,9 +104,9 @@ class NetworkSettings(Fields):
     )
     layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
     compute_dtype: str = setting(
-        "float32",
-        "What the network computes in; parameters and outputs are float32 always. bfloat16 pays only where the "
-        "processor is made for it; auto: bfloat16 there, float32 elsewhere and on GPUs.",
+        "auto",
+        "What the network computes in; parameters and outputs are float32 always. auto: bfloat16 for pictures of 36 "
+        "pixels and more where the processor is made for it, float32 elsewhere and on GPUs.",
         choices=("auto", *DTYPES),
         shared=False,
     )

@@ -81,11 +81,16 @@ def check_gpu(config: Config, say: Callable[[str], None]) -> None:
     say(f"warning: {fault}; computing on the CPU")
 
 
-def decided(config: Config) -> Config:
-    """The settings with the `compute_dtype` that auto stands for in this process. After `hide_gpus`."""
+def decided(config: Config, *, is_small: bool) -> Config:
+    """The settings with the `compute_dtype` that auto stands for in this process. After `hide_gpus`.
+
+    Args:
+      is_small: a network that gains nothing by bfloat16.
+    """
     if config.compute_dtype != "auto":
         return config
-    return dataclasses.replace(config, compute_dtype=processor.best_dtype(processor.flags(), on_gpu=_on_gpu()))
+    best = "float32" if is_small else processor.best_dtype(processor.flags(), on_gpu=_on_gpu())
+    return dataclasses.replace(config, compute_dtype=best)
 
 
 def say_dtype(config: Config, say: Callable[[str], None]) -> None:

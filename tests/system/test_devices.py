@@ -162,7 +162,8 @@ def test_what_is_computed_in_is_left_to_the_processor_with_auto_alone_and_said(m
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.setattr(devices.processor, "flags", lambda: flags)
     made_for = "bfloat16" if "avx512_bf16" in flags else "float32"
-    config = devices.decided(Config(compute_dtype=setting))
+    assert devices.decided(Config(), is_small=True) == Config(compute_dtype="float32")
+    config = devices.decided(Config(compute_dtype=setting), is_small=False)
     assert config == Config(compute_dtype=made_for if setting == "auto" else setting)
     said = []
     devices.say_dtype(config, said.append)
