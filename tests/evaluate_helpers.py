@@ -14,11 +14,11 @@ def saved_run(folder, env, preset, agent="dqn", **settings):
     run = RunDirectory(folder / "run")
     run.create()
     save(run, online)
-    run.write_config(config, run.next_id(resume=False))
+    run.write_config(built.config, run.next_id(resume=False))
     return built, online, run
 
 
-def save(run, online, number=123, *, is_best=False):
+def save(run, online, number=123, *, is_best=False, keep=1):
     """A checkpoint of these parameters alone."""
     arrays = {f"store/{name}/online": one for name, one in online.items()}
-    checkpoints.save(run.best if is_best else run.checkpoints, number, arrays, {"mean_return_100": 9.0}, keep=1)
+    checkpoints.save(run.best if is_best else run.checkpoints, number, arrays, {"mean_return_100": 9.0}, keep=keep)

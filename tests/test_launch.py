@@ -219,4 +219,7 @@ def test_quick_leaves_out_what_starts_clusters_and_what_is_slow(checkout):
         ([], ""),
     ]:
         code, output, _ = checkout.run("test.sh", *given)
-        assert (code, output.splitlines()) == (1, [*checks, f"<python><-m><pytest><-n><logical><--dist=worksteal>{passed}"])
+        assert (code, output.splitlines()) == (
+            1,
+            [*checks, f"<python><-m><pytest><-n><logical><--dist=worksteal>{passed}"],
+        )

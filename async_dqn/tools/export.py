@@ -46,8 +46,7 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
         whole = Path(beside) / folder.name
         described = write(agent, trained, run, whole)
         whole.rename(folder)
-    which = f"the {trained.name} checkpoint" if trained.name else "the checkpoint"
-    progress.say(f"{output}: {described}, from {which}, at {trained.env_steps:,} agent steps")
+    progress.say(f"{output}: {described}, from {trained.described}, at {trained.env_steps:,} agent steps")
     return 0
 
 
