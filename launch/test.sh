@@ -11,7 +11,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 selected=()
 if [[ ${1-} == --quick ]]; then
-  selected=(-m "not cluster and not slow")
+  selected=(-m "not cluster and not slow" -n logical --dist=worksteal)  # on all cores; clusters need them for themselves
   shift
 fi
 
@@ -20,5 +20,5 @@ status=0
 "$VENV/bin/ruff" check . || status=1
 "$VENV/bin/ruff" format --check . || status=1
 "$VENV/bin/mypy" async_dqn || status=1
-"$VENV/bin/python" -m pytest -n logical --dist=worksteal "${selected[@]}" "$@" || status=1  # on all cores
+"$VENV/bin/python" -m pytest "${selected[@]}" "$@" || status=1
 exit "$status"

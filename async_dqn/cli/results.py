@@ -256,8 +256,8 @@ COMMANDS = {
                 TEXT,
                 None,
                 "Train a study on CartPole: algorithms (each in one process), sharing (ways to share parameters and "
-                "replay), workers (what more workers bring; hours), parallelism (A3C by gradients and by data). With "
-                "--quick a part of it.",
+                "replay), workers (what more workers bring; hours), parallelism (A3C by gradients and by data), "
+                "planning (Dyna-Q with more and more of it). With --quick a part of it.",
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),

@@ -88,6 +88,9 @@ def write_report(
         caption = "What more workers bring; the dotted line is at the cores of the machine."
         figures = studies.workers_figures(over, cores)
         blocks += ["## Workers", *(_picture(figure, folder, name, caption) for name, figure in figures.items())]
+    if study == "planning" and over:
+        caption = "Dyna-Q with more and more planning. No line leads to a ratio where a run never reached the goal."
+        blocks += ["## Planning", _picture(studies.planning_figure(over), folder, "planning", caption)]
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)

@@ -21,6 +21,7 @@ from async_dqn.tools.report.runs import Run, finite
 _GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
 _WORKER_COUNTS = (1, 2, 4, 8)
 _LOCAL_STEPS = (0, 4, 16)  # beside those of the preset
+_RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
 
 
 class Kind(NamedTuple):
@@ -84,11 +85,21 @@ def _parallelism(quick: bool) -> Iterator[Kind]:
             yield Kind(f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings)
 
 
+def _planning(quick: bool) -> Iterator[Kind]:
+    # Real minibatches are few, so that there is something for planning to make up for.
+    few = {"train_period": 16, "epsilon_steps": 2_000, "total_steps": 30_000}
+    for ratio in _RATIOS[:3] if quick else _RATIOS:
+        yield Kind(f"{ratio} simulated", "baseline", "dyna_q", few | {"max_simulated_ratio": float(ratio)})
+    for sweeping in () if quick else ("prioritized", "novelty"):
+        yield Kind(f"4 simulated, {sweeping}", "baseline", "dyna_q", few | {"sweeping": sweeping})
+
+
 STUDIES: dict[str, Callable[[bool], Iterator[Kind]]] = {
     "algorithms": _algorithms,
     "sharing": _sharing,
     "workers": _workers,
     "parallelism": _parallelism,
+    "planning": _planning,
 }
 
 
@@ -165,10 +176,40 @@ def _figure(curves: dict[str, dict[int, list[Run]]], cores: float) -> Figure:
     return figure
 
 
+@matplotlib.rc_context(plot.STYLE)
+def planning_figure(runs: Sequence[Run]) -> Figure:
+    """How far Dyna-Q gets with how much planning: a dot for each run, a line through the medians.
+
+    Args:
+      runs: with labels as `kinds` names them: "RATIO simulated", and others, which are left out.
+    """
+    by_ratio: dict[int, list[Run]] = {}
+    for run in runs:
+        number, _, rest = run.kind.partition(" ")
+        if rest == "simulated":
+            by_ratio.setdefault(int(number), []).append(run)
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    panels = figure.subplots(1, 2)
+    shown = {
+        "best mean return of 100 games": lambda run: finite(run.summary.get("best_mean_return_100")),
+        "agent steps to the goal": lambda run: finite(run.summary.get("solved_at_steps")),
+    }
+    for axes, (title, of) in zip(panels, shown.items(), strict=True):
+        for place, ratio in enumerate(sorted(by_ratio)):
+            values = [of(run) for run in by_ratio[ratio]]
+            axes.plot([place] * len(values), values, "o", ms=4, color=plot.COLOURS[0], alpha=0.5)
+        medians = [_median(by_ratio[ratio], of, needs_goal="goal" in title) for ratio in sorted(by_ratio)]
+        axes.plot(range(len(medians)), medians, color=plot.COLOURS[0])
+        axes.set(title=title, xlabel="simulated minibatches for each real one", ylim=(0, None))
+        axes.set_xticks(range(len(by_ratio)), map(str, sorted(by_ratio)))
+    return figure
+
+
 def _without_store(name: str) -> str:
     return name.replace(" on ps", "").replace(" on shared_memory", "")
 
 
-def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
+def _median(runs: Sequence[Run], of: Callable[[Run], float], *, needs_goal: bool = True) -> float:
+    """The median over runs; NaN where it needs the goal and one of them never reached it."""
     reached = all(math.isfinite(finite(run.summary.get("solved_at_seconds"))) for run in runs)
-    return float(np.median([of(run) for run in runs])) if reached else math.nan
+    return float(np.median([of(run) for run in runs])) if reached or not needs_goal else math.nan

@@ -47,7 +47,7 @@ def test_the_study_of_parallelism_sends_gradients_or_rollouts():
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--study=nothing"], "--study=nothing: must be one of algorithms, sharing, workers, parallelism"),
+        (["--study=nothing"], "--study=nothing: must be one of algorithms, sharing, workers, parallelism, planning"),
         (["--study=sharing", "--agent=ppo"], "--agent: a study sets it itself"),
         (["--study=sharing", "--learning_rate=0.1"], "--learning_rate: a study sets it itself"),
         (["--study=workers", "--worker_counts=3"], "--worker_counts: a study sets it itself"),
@@ -110,6 +110,15 @@ def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(t
     assert [text.get_text() for text in names["local-steps"]] == ["dqn on ps, 1 local step", *kinds[3:], "ideal"]
     looks = [(line.get_color(), line.get_linestyle()) for line in figures["workers"].axes[0].get_lines()[:3]]
     assert looks[1][0] == looks[2][0] != looks[0][0] and looks[1][1] != looks[2][1]
+
+
+def test_planning_is_drawn_over_the_ratio_and_no_line_leads_to_one_that_missed_the_goal_once(tmp_path):
+    seconds = {("0 simulated", 0): 40.0, ("16 simulated", 0): math.nan, ("4 simulated", 1): 5.0}
+    runs = list(runs_of(tmp_path, seconds | {("4 simulated", 0): 9.0, ("4 simulated, novelty", 0): 1.0}))
+    _, steps = studies.planning_figure(runs).axes
+    assert [label.get_text() for label in steps.get_xticklabels()] == ["0", "4", "16"]
+    assert [len(line.get_ydata()) for line in steps.get_lines()] == [1, 2, 1, 3]
+    np.testing.assert_array_equal(steps.get_lines()[-1].get_ydata(), [1_000, 1_000, np.nan])
 
 
 def test_a_report_on_a_study_has_a_row_for_each_kind(tmp_path):
