@@ -76,10 +76,12 @@ class DynaQConfig(DQNConfig):
     )
 
     @property
+    def has_same_replays(self) -> bool:
+        return self.planning == "separate" or (self.planning == "auto" and not self._against_planners())
+
+    @property
     def has_planners(self) -> bool:
-        return self.num_workers > 1 and (
-            self.planning == "separate" or (self.planning == "auto" and not self._against_planners())
-        )
+        return self.num_workers > 1 and self.has_same_replays
 
     def _against_planners(self) -> str:
         """What does not go with planners, and why; "" where all does."""
@@ -119,7 +121,10 @@ class DynaQ(DQN):
         "reward": "the model: the reward of each action",
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
-    presets = {"cartpole": {**CARTPOLE, "local_steps": 0}}
+    presets = {
+        "cartpole": {**CARTPOLE, "local_steps": 0},
+        "lunarlander": {**DQN.presets["lunarlander"], "local_steps": 0, "max_simulated_ratio": 1.0},
+    }
 
     config: DynaQConfig
 

@@ -53,7 +53,8 @@ class Snapshots:
         self._directory = run.worker(worker) / "snapshots"
         self._replay_directory = run.worker(worker) / "replay"
         self._keeps_replay = self._ring is not None and getattr(config, "checkpoint_replay", True)
-        self._orphans = run.orphaned_replays(worker, config.num_learners) if self._keeps_replay else []
+        takes_over = self._keeps_replay and not config.has_same_replays
+        self._orphans = run.orphaned_replays(worker, config.num_learners) if takes_over else []
         self._log: ReplayLog | None = None
         self._env: VectorEnv | NoEnvironments | None = None
         self._seed = 0

@@ -342,6 +342,11 @@ class Config(
         return False
 
     @property
+    def has_same_replays(self) -> bool:
+        """Whether several workers would all keep the same steps, so that nobody takes over another's replay."""
+        return False
+
+    @property
     def num_actors(self) -> int:
         """Workers that act."""
         return 1 if self.has_planners else self.num_workers - int(self.separates)

@@ -71,7 +71,13 @@ def test_worker_0_comes_back_and_an_interrupted_run_goes_on_with_its_model(tmp_p
         again = start("again", "local", "--resume", f"--total_steps={total}", f"--logdir={run.path}")
         assert again.wait(RUN) == 0, again.out + again.err
         after = summary_of(run)
-    assert after["env_steps"] == total and after["exit_reason"] == "finished"
+        assert after["env_steps"] == total
+        alone = start(
+            "alone", "local", "--resume", "--num_workers=1", f"--total_steps={total + 9}", f"--logdir={run.path}"
+        )
+        assert alone.wait(RUN) == 0, alone.out + alone.err
+    assert list((run.worker(1) / "replay").glob("*.segment"))  # of the same steps as worker 0's, which did not take it
+    assert after["exit_reason"] == "finished"
     assert all("replay is there again" in (run.logs / f"worker-{worker}.log").read_text() for worker in (0, 1))
     first = next(row for row in rows(run.metrics) if int(row["env_steps"] or 0) > before["env_steps"] + 200)
     assert float(first["model_error"]) < 0.5  # a new one explains nothing
