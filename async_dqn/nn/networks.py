@@ -228,9 +228,12 @@ def _dense(params: Parameters, name: str, x: tf.Tensor) -> tf.Tensor:
 
 def _layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
     """[..., F] with mean 0 and variance 1 over the last axis, then scaled and shifted; of the type of x."""
-    wide = tf.cast(x, tf.float32)
-    mean, variance = tf.nn.moments(wide, [-1], keepdims=True)  # [..., 1]
-    return tf.cast((wide - mean) * tf.math.rsqrt(variance + _NORM_EPSILON) * scale + offset, x.dtype)
+    size = x.shape[-1]
+    wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
+    mean = tf.fill([size, 1], 1 / size)  # a product with it takes less time than a reduction over so few units
+    centred = wide - tf.matmul(wide, mean)
+    normal = centred * tf.math.rsqrt(tf.matmul(centred**2, mean) + _NORM_EPSILON)
+    return tf.cast(tf.reshape(normal * scale + offset, tf.shape(x)), x.dtype)
 
 
 def _initial(
