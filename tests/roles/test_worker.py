@@ -12,7 +12,7 @@ from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
 
-CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1"})
+CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
 
 
 class Store:

@@ -119,6 +119,7 @@ def is_within(drawn, ratio):
     return bool((np.cumsum(simulated) <= ratio * np.cumsum(1 - simulated)).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers, turns, ratio", [(2, 1, 3.0), (4, 2, 3.0), (4, 2, 0.5)])
 def test_the_ratio_stays_within_its_bound_whatever_the_number_of_planners(num_workers, turns, ratio):
     parts = Parts(num_workers=num_workers, max_simulated_ratio=ratio)
@@ -170,6 +171,7 @@ def test_worker_0_goes_on_without_any_planner():
     assert parts.drawn and not any(one for one, _ in parts.drawn)
 
 
+@pytest.mark.slow
 def test_a_planner_that_comes_late_is_caught_up_with_by_little():
     parts = Parts(num_workers=2, max_simulated_ratio=2.0, total_steps=2_003)
     planning = parts.planning(0)

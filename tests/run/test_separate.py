@@ -119,6 +119,7 @@ class SharedParts(Parts):
             store.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent_name", "mode"),
     [*((name, "async") for name in AGENTS), ("dqn", "hogwild"), ("ppo", "hogwild"), ("dqn", "locked")],
@@ -143,6 +144,7 @@ def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, 
     assert not any(np.array_equal(value.numpy(), np.zeros_like(value)) for value in parts.clients[1].online.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"vtrace": True, "rollouts_per_batch": 2}], ids=["plain", "vtrace"])
 def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
     parts = Parts("a3c", lstm=True, t_max=4, **settings)
