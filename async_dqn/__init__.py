@@ -20,8 +20,7 @@ def load(logdir: str | Path, checkpoint: str | int | None = None) -> Player:
 
     Args:
       logdir: the run directory.
-      checkpoint: best, newest, average (of those kept of the second half of training), or the agent steps of one;
-        None: the best, or else the newest.
+      checkpoint: best, newest, or the agent steps of one; None: the best, or else the newest.
 
     Raises:
       UserError: there is no run, no checkpoint, or one that does not fit.

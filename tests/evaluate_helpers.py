@@ -18,7 +18,7 @@ def saved_run(folder, env, preset, agent="dqn", **settings):
     return built, online, run
 
 
-def save(run, online, number=123, *, is_best=False, keep=1):
+def save(run, online, number=123, *, is_best=False):
     """A checkpoint of these parameters alone."""
     arrays = {f"store/{name}/online": one for name, one in online.items()}
-    checkpoints.save(run.best if is_best else run.checkpoints, number, arrays, {"mean_return_100": 9.0}, keep=keep)
+    checkpoints.save(run.best if is_best else run.checkpoints, number, arrays, {"mean_return_100": 9.0}, keep=1)

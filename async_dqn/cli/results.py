@@ -124,7 +124,6 @@ def _compare(call: Call) -> int:
         worker_counts=counts,
         num_seeds=values.seeds,
         games=values.games,
-        checkpoint=values.checkpoint,
     )
     spec = preflight.resolve(config)
     for trial in comparison.trials():
@@ -193,8 +192,7 @@ _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "checkpoint",
     TEXT,
     None,
-    "Which: best (by the mean return of 100 games), newest, average (of those kept of the second half of training: "
-    "the mean of their parameters), or its agent steps [best, or newest where there is none].",
+    "Which: best (by the mean return of 100 games), newest, or its agent steps [best, or newest where there is none].",
 )
 COMMANDS = {
     "agents": Command("List the algorithms: what each is and can be trained in, its presets and its flags.", _agents),
@@ -262,12 +260,6 @@ COMMANDS = {
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),
             ("games", Whole(), 30, "Greedy games that every trained agent plays; those of a study play none."),
-            (
-                "checkpoint",
-                flags.EnumParser(["newest", "average"]),
-                "newest",
-                "What plays them, as `evaluate` takes it: newest, average.",
-            ),
             PROGRESS,
         ),
     ),

@@ -17,59 +17,23 @@ class Trained(NamedTuple):
 
     online: dict[str, np.ndarray]  # parameters {module: [P] float32}
     env_steps: int  # global agent steps that they were trained for
-    name: str = ""  # "best", "newest", "average", or "" for one that was asked for by its number
-
-    @property
-    def described(self) -> str:
-        """What was loaded, in words."""
-        if self.name == "average":
-            return "the average of the newest checkpoints"
-        return f"the {self.name} checkpoint" if self.name else "the checkpoint that was asked for"
+    name: str = ""  # "newest", "best", or "" for one that was asked for by its number
 
 
 def load_trained(
     run: RunDirectory, agent: Agent, say: Callable[[str], None], checkpoint: str | int | None = None
 ) -> Trained:
-    """The networks of one checkpoint, or the mean of several.
+    """The networks of one checkpoint.
 
     Args:
-      say: takes a line on each one that is damaged.
-      checkpoint: best, newest, average, or the agent steps of one; None: the best, or else the newest. The average is
-        the mean of the parameters over the checkpoints that are kept of the second half of training (Polyak & Juditsky
-        1992; for deep networks Izmailov et al. 2018, arXiv:1803.05407): one network, which plays more evenly.
+      say: takes a line on each newer one that is damaged.
+      checkpoint: best, newest, or the agent steps of one; None: the best, or else the newest.
 
     Raises:
       UserError: there is none, or it is not one of this agent's networks.
     """
-    if checkpoint == "average":
-        return _average([_trained(run, agent, one, checkpoint) for one in _second_half(run, say)])
     found, name = _find(run, say, checkpoint)
     return _trained(run, agent, found, name)
-
-
-def _average(kept: list[Trained]) -> Trained:
-    """The mean of networks of one run, the newest one last."""
-    stacked = {module: np.stack([one.online[module] for one in kept]) for module in kept[-1].online}
-    return kept[-1]._replace(online={module: one.mean(axis=0) for module, one in stacked.items()})
-
-
-def _second_half(run: RunDirectory, say: Callable[[str], None]) -> list[checkpoints.Checkpoint]:
-    """The whole checkpoints of the second half of training up to now, oldest first; an untrained network is in none."""
-    found = list[checkpoints.Checkpoint]()
-    for number in reversed(checkpoints.numbers(run.checkpoints)):
-        if found and number < found[0].number / 2:
-            break
-        try:
-            found.append(checkpoints.load(run.checkpoints, number))
-        except ValueError as error:
-            say(f"warning: {error}; not using it")
-    if not found:
-        raise _no_checkpoint(run)
-    return found[::-1]
-
-
-def _no_checkpoint(run: RunDirectory) -> UserError:
-    return UserError(f"--logdir={run.path} holds no whole checkpoint yet")
 
 
 def _find(
@@ -86,7 +50,7 @@ def _find(
     if wanted in (None, "newest"):
         newest = load_newest(run, say)
         if newest is None:
-            raise _no_checkpoint(run)
+            raise UserError(f"--logdir={run.path} holds no whole checkpoint yet")
         return newest, "newest"
     return _numbered(run, str(wanted)), ""
 
@@ -97,7 +61,7 @@ def _numbered(run: RunDirectory, wanted: str) -> checkpoints.Checkpoint:
     if not text.isascii() or not text.isdigit() or int(text) not in there:
         known = ", ".join(map(str, sorted(there))) or "none"
         raise UserError(
-            f"--checkpoint={wanted}: must be best, newest, average, or the agent steps of one that is there: {known}"
+            f"--checkpoint={wanted}: must be best, newest, or the agent steps of one that is there: {known}"
         )
     try:
         return checkpoints.load(there[int(text)], int(text))

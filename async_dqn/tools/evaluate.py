@@ -120,10 +120,11 @@ def run_evaluate(
     cut = sum(length >= limit for length in lengths)
     if cut and limit != agent.spec.max_episode_steps:
         progress.say(f"{count(cut, 'game')} of {len(lengths)} reached the limit of {limit:,} steps")
+    which = f"the {trained.name} checkpoint" if trained.name else "as asked for"
     kind = f"epsilon-{play.epsilon:g} game" if play.epsilon else f"{play.name} game"
     progress.say(
         f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), kind)} at {trained.env_steps:,} "
-        f"agent steps ({trained.described}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
+        f"agent steps ({which}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
     )
     return _report_video(show.video, progress) if show and show.video else 0

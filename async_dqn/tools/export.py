@@ -46,7 +46,8 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
         whole = Path(beside) / folder.name
         described = write(agent, trained, run, whole)
         whole.rename(folder)
-    progress.say(f"{output}: {described}, from {trained.described}, at {trained.env_steps:,} agent steps")
+    which = f"the {trained.name} checkpoint" if trained.name else "the checkpoint"
+    progress.say(f"{output}: {described}, from {which}, at {trained.env_steps:,} agent steps")
     return 0
 
 

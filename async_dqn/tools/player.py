@@ -29,7 +29,7 @@ class Player:
     Attributes:
       agent: the algorithm, with settings and environment: `agent.config`, `agent.spec`.
       env_steps: agent steps that it was trained for.
-      checkpoint: best, newest or average, where it was not asked for by its steps.
+      checkpoint: best or newest, where it was not asked for by its steps.
     """
 
     def __init__(self, agent: Agent, trained: Trained):

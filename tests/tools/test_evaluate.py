@@ -11,7 +11,6 @@ from PIL import Image
 
 import async_dqn
 from async_dqn.base.errors import UserError
-from async_dqn.run.trained import load_trained
 from async_dqn.tools.evaluate import Play, Watch, run_evaluate
 
 
@@ -144,24 +143,10 @@ def test_the_checkpoint_that_is_asked_for_is_played(tmp_path, capsys, asked_for,
     assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(), checkpoint=asked_for) == 0
     result = json.loads((run.path / "evaluation.json").read_text())
     assert (result["checkpoint"], result["checkpoint_env_steps"]) == (said, steps)
-    which = f"the {said} checkpoint" if said else "the checkpoint that was asked for"
+    which = f"the {said} checkpoint" if said else "as asked for"
     assert f"1 greedy game at {steps} agent steps ({which})" in capsys.readouterr().out
     player = async_dqn.load(run.path, asked_for)
     assert (player.checkpoint, player.env_steps) == (said, steps)
-
-
-def test_the_average_is_the_mean_of_the_networks_of_the_second_half_of_training(tmp_path, capsys):
-    agent, online, run = saved_run(tmp_path, "CartPole-v1", "cartpole")  # at 123 steps
-    for steps, factor in [(0, 100.0), (61, 10.0), (62, 3.0), (100, 2.0), (123, 1.0)]:
-        save(run, {"q": online["q"] * np.float32(factor)}, steps, keep=5)
-    (run.checkpoints / f"{100:012d}.npz").write_bytes(b"")
-    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(), checkpoint="average") == 0
-    result = json.loads((run.path / "evaluation.json").read_text())
-    assert (result["checkpoint"], result["checkpoint_env_steps"]) == ("average", 123)
-    output = capsys.readouterr().out
-    assert "(the average of the newest checkpoints)" in output and "000000000100" in output
-    trained = load_trained(run, agent, lambda line: None, "average")
-    np.testing.assert_allclose(trained.online["q"], 2 * online["q"], rtol=1e-6)  # (1 + 3) / 2
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,6 @@ class Comparison:
       games: greedy games that every trained agent plays; those of a study play none.
       study: the name of a study, whose runs take the place of one agent's; with `quick` the part that takes minutes.
       given: settings that the user gave to all runs of the study.
-      checkpoint: what plays the games: newest, or average as in `load_trained`. All runs have both, at the same budget.
 
     Raises:
       UserError: at construction, naming the flag, the value and what is allowed.
@@ -81,7 +80,6 @@ class Comparison:
     study: str = ""
     quick: bool = False
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    checkpoint: str = "newest"
 
     def __post_init__(self) -> None:
         games = () if self.study else (("games", self.games, 10_000),)
@@ -127,8 +125,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     """
     plan, folder, games = comparison.trials(), comparison.folder, comparison.games
     has_work = not all(trial.is_done(games) for trial in plan)
-    described = machine.describe() if has_work else None
-    calls = begin(folder, comparison.config, described, comparison.study, comparison.checkpoint)
+    calls = begin(folder, comparison.config, machine.describe() if has_work else None, comparison.study)
     codes, took = list[int](), list[float]()
     with RunDirectory(folder).claimed(progress.say) as held:  # two commands at a time would slow each other
         if should_stop.is_set():  # while it waited for the folder
@@ -147,7 +144,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
                 code = execute(trial, trial.job, trial.flags, header, progress, should_stop, held)
                 took.append(time.monotonic() - begun)
             if games and code == 0 and not trial.run.has_failed():
-                flags = [f"--games={games}", f"--checkpoint={comparison.checkpoint}"]
+                flags = [f"--games={games}", "--checkpoint=newest"]  # which all runs have, at the same budget
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
             if code == INTERRUPTED:
@@ -162,9 +159,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     return int(any(codes) or bool(failed))
 
 
-def begin(
-    folder: Path, config: Config, described: Mapping[str, Any] | None, study: str = "", checkpoint: str = "newest"
-) -> list[dict[str, Any]]:
+def begin(folder: Path, config: Config, described: Mapping[str, Any] | None, study: str = "") -> list[dict[str, Any]]:
     """Makes the folder of a comparison, or goes on with the one that lies there.
 
     Args:
@@ -176,9 +171,9 @@ def begin(
     Raises:
       UserError: something else lies there, or a comparison of other settings.
     """
-    path, defaults = folder / _FILE, type(config)().to_dict() | {"study": "", "checkpoint": "newest"}
+    path, defaults = folder / _FILE, type(config)().to_dict() | {"study": ""}
     shared = {name: value for name, value in config.to_dict().items() if name not in ("seed", "num_workers")}
-    shared |= {"study": study, "checkpoint": checkpoint}
+    shared["study"] = study
     calls = []
     try:
         if path.exists():

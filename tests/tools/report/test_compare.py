@@ -57,8 +57,6 @@ def test_the_command_line_says_what_is_compared(asked, tmp_path):
     assert (asked[0].games, asked[0].folder) == (30, tmp_path)
     assert call("--agent=ppo", "--env=CartPole-v1", f"--logdir={tmp_path}") == 0
     assert {trial.config.agent for trial in asked[1].trials()} == {"ppo"}
-    assert call("--env=CartPole-v1", "--checkpoint=average") == 0
-    assert [one.checkpoint for one in asked] == ["newest", "newest", "average"]
 
 
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
@@ -73,7 +71,6 @@ def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     ("arguments", "words"),
     [
         (["--seeds=0"], "--seeds=0: must be 1 to 100"),
-        (["--checkpoint=best"], "flag --checkpoint=best: value should be one of <newest|average>"),
         (["--games=0"], "--games=0: must be 1 to 10000"),
         (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
@@ -104,8 +101,6 @@ def test_a_comparison_is_begun_and_gone_on_with(tmp_path):
     second = {"command": "compare --seeds=9", "date": "later"}
     assert begin(folder, more_seeds, second) == [CALL, second]
     assert begin(folder, CONFIG, None) == [CALL, second]
-    with pytest.raises(UserError, match="a comparison with --checkpoint=newest, not average"):
-        begin(folder, CONFIG, CALL, checkpoint="average")
 
 
 def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
