@@ -172,7 +172,7 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
     }
 
 
-DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 3})
+DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 

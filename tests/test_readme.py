@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import re
 import shlex
@@ -48,6 +49,12 @@ def test_readme_gives_the_range_of_all_clusters_on_pong() -> None:
     text = " ".join(PAGES[0].read_text().split())
     assert f"after {min(steps):,} to {max(steps):,} agent steps" in text
     assert f"{math.floor(min(seconds) / 60)} to {math.ceil(max(seconds) / 60)} minutes on two cores" in text
+
+
+def test_what_the_runs_on_cartpole_end_with_is_on_the_page_of_algorithms() -> None:
+    ends = [json.loads(path.read_text())["mean_return_100"] for path in RESULTS.glob("cartpole/*/summary.json")]
+    assert len(ends) == 10
+    assert f"at least {math.floor(min(ends))}." in (ROOT / "docs" / "algorithms.md").read_text()
 
 
 def test_every_flag_named_exists() -> None:
