@@ -120,7 +120,17 @@ CARTPOLE = {
     "trace": 0.95,
 }
 
-
+LUNARLANDER = CARTPOLE | {
+    "total_steps": 1_000_000,
+    "envs_per_worker": 16,
+    "reward_scale": 0.1,
+    "discount": 0.995,
+    "layer_norm": True,
+    "learning_rate": 1e-3,
+    "final_entropy_cost": 0.0,
+    "entropy_steps": 500_000,
+    "trace": 0.98,
+}
 PENDULUM = CARTPOLE | {
     "total_steps": 1_000_000,
     "reward_scale": 0.1,
@@ -143,6 +153,7 @@ class A3C(Agent):
         "atari": ATARI,
         "pong": ATARI | {"stop_at_return": 18.0},
         "cartpole": CARTPOLE,
+        "lunarlander": LUNARLANDER,
         "pendulum": PENDULUM,
     }
 

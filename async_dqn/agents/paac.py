@@ -53,5 +53,6 @@ class PAAC(a3c.A3C):
         "atari": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5},
         "pong": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5, "stop_at_return": 18.0},
         "cartpole": a3c.CARTPOLE | {"envs_per_worker": 16},
+        "lunarlander": a3c.LUNARLANDER,
         "pendulum": a3c.PENDULUM | {"envs_per_worker": 16},
     }
