@@ -292,7 +292,10 @@ def weighted_mean(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
 
 def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Squared errors of vectors in units of the variance of what they should be, so that every number counts alike.
+    """How wrong vectors are, in units of how much each number varies, so that all count alike.
+
+    Up to one standard deviation errors are squared, beyond it twice the Huber loss is linear: a rare large change, such
+    as that of a crash, does not undo what is known of all others.
 
     Args:
       value: [B, D] of the network.
@@ -300,15 +303,15 @@ def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> t
       weight: [B] how much each row says of the variance.
 
     Returns:
-      [B] means over the D numbers. The weighted mean of it is 1 for a value that is the mean of the targets; numbers
-      that do not vary count as they are. No gradient reaches `target`.
+      [B] means over the D numbers. Numbers that do not vary count as they are. No gradient reaches `target`.
     """
     _check((value, 2), (target, 2), (weight, 1))
     target = tf.stop_gradient(target)
     share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]  # [B, 1]
     mean = tf.reduce_sum(share * target, axis=0)  # [D]
     variance = tf.reduce_sum(share * (target - mean) ** 2, axis=0)  # [D]
-    return tf.reduce_mean((value - target) ** 2 / tf.where(variance > 1e-12, variance, 1.0), axis=1)
+    deviations = (value - target) * tf.math.rsqrt(tf.where(variance > 1e-12, variance, 1.0))  # [B, D]
+    return tf.reduce_mean(2 * huber(deviations), axis=1)
 
 
 def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
