@@ -54,7 +54,9 @@ def test_relative_errors_by_hand():
     value = np.array([[2, 6], [3, 5], [0, 0]], np.float32)
     found = losses.relative_errors(tf.constant(value), tf.constant(target), tf.constant([1.0, 1.0, 0.0]))
     np.testing.assert_allclose(found[:2], [((2 - 1) ** 2 / 1 + (6 - 5) ** 2) / 2, 0], rtol=1e-6)
-    far = losses.relative_errors(tf.constant(value + [3, 0]), tf.constant(target), tf.constant([1.0, 1.0, 0.0]))
+    far = losses.relative_errors(
+        tf.constant(value + np.array([3, 0], np.float32)), tf.constant(target), tf.constant([1.0, 1.0, 0.0])
+    )
     np.testing.assert_allclose(far[:2], [(2 * (4 - 0.5) + 1) / 2, 2 * (3 - 0.5) / 2], rtol=1e-6)  # linear beyond 1
     mean = losses.weighted_mean(tf.constant([1.0, 3.0, 100.0]), tf.constant([1.0, 3.0, 0.0]))
     assert float(mean) == (1 * 1 + 3 * 3) / 4
