@@ -160,7 +160,7 @@ def cartpole_table() -> str:
 
 
 def reached(folder: str) -> tuple[int, float]:
-    """Agent steps and seconds until the mean of 100 games was 18."""
+    """Agent steps and seconds until the mean of 100 games was at the goal."""
     summary = read(f"{folder}/summary.json")
     return summary["solved_at_steps"], summary["solved_at_seconds"]
 
@@ -290,6 +290,22 @@ def kinds_table() -> str:
         host, revision = described["host"]["cpu"], described["git_revision"]
         made.append(made_by(command, described["started"], host, described["versions"], revision))
     return table(head, rows) + "".join(made)
+
+
+def lunarlander_table() -> str:
+    """Each agent's three runs on LunarLander in one process."""
+    rows, made = [], ""
+    for agent in dict.fromkeys(path.name.partition("-")[0] for path in sorted((RESULTS / "lunarlander").iterdir())):
+        folders = [f"lunarlander/{agent}-seed-{seed}" for seed in range(3)]
+        steps = [found for found, _ in map(reached, folders) if found]
+        cell = spread(steps) if len(steps) == len(folders) else f"{len(steps)} of {len(folders)} runs"
+        rows.append([f"`{agent}`", cell])
+        described = read(f"{folders[0]}/config.json")
+        made = made_by(
+            "async-dqn baseline --agent=AGENT --env=LunarLander-v3 --stop_at_return=200 --threads=1 --seed=S",
+            described["started"], described["host"]["cpu"], described["versions"], described["git_revision"],
+        )  # fmt: skip
+    return table(["`--agent`", "agent steps to 200"], rows) + made
 
 
 def soak_table() -> str:

@@ -54,7 +54,7 @@ def test_readme_gives_the_range_of_all_clusters_on_pong() -> None:
 def test_what_the_runs_on_cartpole_end_with_is_on_the_page_of_algorithms() -> None:
     ends = [json.loads(path.read_text())["mean_return_100"] for path in RESULTS.glob("cartpole/*/summary.json")]
     assert len(ends) == 10
-    assert f"at least {math.floor(min(ends))}." in (ROOT / "docs" / "algorithms.md").read_text()
+    assert f"at least {math.floor(min(ends))}." in " ".join((ROOT / "docs" / "algorithms.md").read_text().split())
 
 
 def test_every_flag_named_exists() -> None:

@@ -200,8 +200,10 @@ def planning_figure(runs: Sequence[Run]) -> Figure:
             axes.plot([place] * len(values), values, "o", ms=4, color=plot.COLOURS[0], alpha=0.5)
         medians = [_median(by_ratio[ratio], of, needs_goal="goal" in title) for ratio in sorted(by_ratio)]
         axes.plot(range(len(medians)), medians, color=plot.COLOURS[0])
-        axes.set(title=title, xlabel="simulated minibatches for each real one", ylim=(0, None))
+        limits = {"xlim": (-0.5, len(by_ratio) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
+        axes.set(title=title, xlabel="simulated minibatches for each real one", **limits)
         axes.set_xticks(range(len(by_ratio)), map(str, sorted(by_ratio)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
