@@ -122,7 +122,7 @@ def test_the_runs_of_the_repository_are_drawn(capsys, tmp_path, x):
     assert call(*sorted(RUNS.iterdir()), f"--x={x}", f"--output={output}") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.count(": baseline") == 1 and out.count("1 ps + 2 workers") == 3
+    assert out.count(": baseline") == 1 and out.count("1 ps + 2 workers") == len(list(RUNS.glob("async-2-*"))) > 1
     with Image.open(output) as picture:
         assert picture.size == (1200, 720)
         assert len(picture.convert("RGB").getcolors(2**20)) > 50
