@@ -175,7 +175,7 @@ class Chief:
           copied_steps: it was a copy of so many agent steps instead; `restored` holds `values` of then.
           copy_age: of that copy, for the terminal.
         """
-        wall_seconds, before = self.wall_seconds, self._client.counters.env_steps
+        wall_seconds, lost_before = self.wall_seconds, self._steps_lost
         num_recoveries = self._ps_recoveries + 1
         faults = self._faults() | {"restarts": 0, "ps_recoveries": num_recoveries}  # restarts are still in the ledger
         self._metrics.close()
@@ -185,16 +185,15 @@ class Chief:
             None if restored is None else dict(restored) | {"faults": faults},
             is_live=False,
             copied_steps=copied_steps,
-            steps_before=before,
+            steps_before=self._client.counters.env_steps,
         )
         self._ps_recoveries = num_recoveries
         self._offset = wall_seconds  # what was lost has taken its time all the same
         if copied_steps is not None:
             self._take_in(episode for episode in episodes if episode.env_steps <= now)
         source = "the checkpoint" if copied_steps is None else f"worker 0's copy ({copy_age})"
-        self._progress.say(
-            f"restored {source} at {now:,} agent steps: {max(0, before - now):,} agent steps of work are lost"
-        )
+        lost = self._steps_lost - lost_before
+        self._progress.say(f"restored {source} at {now:,} agent steps: {lost:,} agent steps of work are lost")
 
     def _faults(self) -> dict[str, int]:
         return {

@@ -117,12 +117,14 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):
     assert json.loads(run.summary.read_text())["steps_lost"] == 5
 
 
-def test_going_on_from_a_copy_costs_what_was_done_since_and_no_game_of_before(parts):
+@pytest.mark.parametrize("is_known_to_its_client", [True, False])  # or from the last row of metrics.csv alone
+def test_going_on_from_a_copy_costs_what_was_done_since_and_no_game_of_before(parts, is_known_to_its_client):
     run, store, chief, said = parts
     store.add_counts(Counters(env_steps=9))
     state, values = store.state(), chief.values()
     store.add_counts(Counters(env_steps=5))
-    chief._client.report()
+    if is_known_to_its_client:
+        chief._client.report()
     games = [EpisodeReport(0, float(steps), 3, steps, time.time()) for steps in (4, 8, 12)]
     store.report_episodes(games[:1])
     chief.log()  # after the copy, a game of before it
