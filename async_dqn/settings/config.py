@@ -105,8 +105,8 @@ class NetworkSettings(Fields):
     layer_norm: bool = setting(False, "Normalise each hidden layer before its ReLU.")
     compute_dtype: str = setting(
         "auto",
-        "What the network computes in; parameters and outputs are float32 always. auto: bfloat16 for pictures of 36 "
-        "pixels and more where the processor is made for it, float32 elsewhere and on GPUs.",
+        "What the network computes in; parameters and outputs are float32 always. auto: bfloat16 in the networks nips, "
+        "nature and impala where the processor is made for it, float32 elsewhere and on GPUs.",
         choices=("auto", *DTYPES),
         shared=False,
     )

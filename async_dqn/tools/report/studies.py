@@ -195,10 +195,11 @@ def planning_figure(runs: Sequence[Run]) -> Figure:
         "agent steps to the goal": lambda run: finite(run.summary.get("solved_at_steps")),
     }
     for axes, (title, of) in zip(panels, shown.items(), strict=True):
+        medians: list[float] = []
         for place, ratio in enumerate(sorted(by_ratio)):
             values = [of(run) for run in by_ratio[ratio]]
             axes.plot([place] * len(values), values, "o", ms=4, color=plot.COLOURS[0], alpha=0.5)
-        medians = [_median(by_ratio[ratio], of, needs_goal="goal" in title) for ratio in sorted(by_ratio)]
+            medians.append(float(np.median(values)))  # NaN where a run never reached the goal
         axes.plot(range(len(medians)), medians, color=plot.COLOURS[0])
         limits = {"xlim": (-0.5, len(by_ratio) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
         axes.set(title=title, xlabel="simulated minibatches for each real one", **limits)
@@ -211,7 +212,6 @@ def _without_store(name: str) -> str:
     return name.replace(" on ps", "").replace(" on shared_memory", "")
 
 
-def _median(runs: Sequence[Run], of: Callable[[Run], float], *, needs_goal: bool = True) -> float:
-    """The median over runs; NaN where it needs the goal and one of them never reached it."""
+def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
     reached = all(math.isfinite(finite(run.summary.get("solved_at_seconds"))) for run in runs)
-    return float(np.median([of(run) for run in runs])) if reached or not needs_goal else math.nan
+    return float(np.median([of(run) for run in runs])) if reached else math.nan

@@ -78,7 +78,7 @@ def runs_of(tmp_path, seconds):
             "episodes": 50,
             "wall_seconds": solved_at,
             "solved_at_seconds": solved_at,
-            "solved_at_steps": 1_000,
+            "solved_at_steps": None if math.isnan(solved_at) else 1_000,
             "data_age_mean": 1.5,
         }
         path = write_run(tmp_path / f"{label}-{seed}".replace(" ", "-"), [(100, 1.0)], seed=seed)
