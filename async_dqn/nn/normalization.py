@@ -25,7 +25,7 @@ MODULE = "observations"
 LIMIT = 10.0  # standard deviations, beyond which observations are cut off
 _EPSILON = 1e-8  # added to the variance
 
-Apply = Callable[..., dict[str, tf.Tensor]]
+Apply = Callable[..., "dict[str, tf.Tensor]"]  # as text: what needs no TensorFlow imports this too
 
 
 def sizes(spec: EnvironmentSpec) -> list[int]:

@@ -505,6 +505,30 @@ def test_what_needs_no_tensorflow_does_not_import_it(tmp_path):
 LITTLE = ["--total_steps=300", "--log_period=0.1", "--threads=1"]
 
 
+LAUNCHED = """
+import sys
+import async_dqn.__main__
+from async_dqn.agents import table
+from async_dqn.run import build
+
+for name in table.TABLE:
+    build.make_agent(table.make_config(name, "cartpole", {"env": "CartPole-v1"}))
+assert "tensorflow.python" not in sys.modules
+"""
+
+
+def test_the_launcher_of_a_cluster_makes_any_agent_without_tensorflow():
+    subprocess.run([sys.executable, "-c", LAUNCHED], env=os.environ | {"PYTHONPATH": ROOT}, timeout=240, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["ps", "shared_memory"])
+def test_the_launcher_of_a_cluster_leaves_tensorflow_to_its_processes(tmp_path, store):
+    sizes = ["--num_workers=1", f"--num_ps={int(store == 'ps')}"]
+    assert loaded("local", CARTPOLE, *LITTLE, *sizes, f"--store={store}", "--logdir=run") == ["0"]
+    assert RunDirectory(tmp_path / "run").exit_reason() == "finished"
+
+
 @pytest.mark.slow
 def test_training_imports_tensorflow_and_not_what_draws(tmp_path):
     assert loaded("baseline", CARTPOLE, *LITTLE, "--logdir=run") == ["0", "tensorflow"]
