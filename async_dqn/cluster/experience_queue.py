@@ -48,7 +48,7 @@ class RemoteQueue:
         should_stop: Callable[[], bool] = lambda: False,
     ):
         self._worker, self._membership, self._deadline = worker, membership, deadline
-        self._bound, self._is_full = size, False
+        self._bound, self._is_full, self._is_empty = size, False, False  # as far as this end knows
         with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
             self._order = tf.compat.v1.placeholder(tf.int64, [3])  # generation, joins, number
             self._data = tf.compat.v1.placeholder(tf.uint8, [None])
@@ -93,11 +93,14 @@ class RemoteQueue:
         return not self._is_full
 
     def take(self) -> Item | None:
+        if self._is_empty and not self.size():  # which asks for less than half of the work
+            return None
         membership = self._membership()
         while True:
             header, data = self._run(self._take, {self._order: [*membership, 0]})
             sender, generation, joins, number = map(int, header)
-            if sender < 0:
+            self._is_empty = sender < 0
+            if self._is_empty:
                 return None
             if generation == membership[0]:  # else its steps are not in the counts of the run
                 return Item(sender, (generation, joins), number, data)

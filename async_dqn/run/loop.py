@@ -14,6 +14,7 @@ from async_dqn.run.stuck import Gate
 from async_dqn.store.client import ParameterClient
 
 _WAIT = 0.02  # seconds between two questions whether others have given steps back, made room, or sent something
+_LONGEST_WAIT = 0.1  # else what comes meanwhile might find a queue full
 
 
 class Tick(NamedTuple):
@@ -102,7 +103,7 @@ def run_actor(
 def _send(actor: SendingActor, client: ParameterClient, *, partly: bool) -> Generator[Tick, None, None]:
     part = client.clock.enter("waiting")
     while not actor.send(partly=partly) and not client.counters.stopped:
-        time.sleep(_WAIT)
+        _wait_among(actor.agent.config.num_workers - 1)
         yield Tick(0, [])
     client.clock.enter(part)
 
@@ -137,6 +138,11 @@ def run_planner(planner: Planner, client: ParameterClient) -> Generator[Tick, No
         has_learned = planner.learn()
         if not planner.plan() and not has_learned:
             part = client.clock.enter("waiting")
-            time.sleep(_WAIT)
+            _wait_among(planner.agent.config.num_workers - 1)
             client.clock.enter(part)
         yield Tick(0, [])
+
+
+def _wait_among(number: int) -> None:
+    """The more workers wait for the same, the longer each does: one ps answers them all."""
+    time.sleep(min(_LONGEST_WAIT, number * _WAIT))
