@@ -213,9 +213,7 @@ def algorithms_table() -> str:
         cell = spread(steps) if len(steps) == len(runs) else f"{len(steps)} of {len(runs)} runs"
         rows.append([f"`{name}`", agent.summary, actions, cell])
     head = ["`--agent`", "what it is", "actions", "agent steps to 195 on CartPole"]
-    call = found["calls"][-1]
-    origin = made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
-    return table(head, rows).replace("---:", "---") + origin  # most of it is text
+    return table(head, rows).replace("---:", "---") + study_origin(found)  # most of it is text
 
 
 def sharing_table() -> str:
@@ -224,6 +222,28 @@ def sharing_table() -> str:
 
 def parallelism_table() -> str:
     return of_study("parallelism", "what workers send, how many", ("mean age of data", "mean age of rollouts, updates"))
+
+
+def workers_table() -> str:
+    """Seconds to the goal of each agent and store, over the number of workers."""
+    found = read("studies/workers/results.json")
+    kinds: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for run in found["runs"]:
+        name, _, workers = run["kind"].rpartition(", ")
+        kinds.setdefault(name.replace("_", " "), {}).setdefault(workers, []).append(run)
+    rows = []
+    for name, numbers in kinds.items():
+        reached = {
+            n: [60 * one["minutes to the goal"] for one in runs if "minutes to the goal" in one]
+            for n, runs in numbers.items()
+        }
+        cells = [
+            spread(reached[n]) if len(reached[n]) == len(runs) else f"{len(reached[n])} of {len(runs)}"
+            for n, runs in numbers.items()
+        ]
+        rows.append([name, *cells])
+    head = ["", *(f"{n} worker{'s' * (n != '1')}" for n in numbers)]
+    return table(head, rows) + study_origin(found)
 
 
 def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
@@ -253,10 +273,12 @@ def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
             cells[:2] = [f"{len(reached)} of {len(runs)} runs", "-"]
         rows.append([kind, *cells])
     head = [kinds, "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", last[1]]
+    return table(head, rows) + study_origin(found)
+
+
+def study_origin(found: dict[str, Any]) -> str:
     call = found["calls"][-1]
-    return table(head, rows) + made_by(
-        call["command"], call["date"], call["cpu"], call["versions"], call["git revision"]
-    )
+    return made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
 
 
 def kinds_table() -> str:
