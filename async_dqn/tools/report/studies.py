@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from async_dqn.agents import table
 from async_dqn.run.progress import count
@@ -167,10 +168,16 @@ def _figure(curves: dict[str, dict[int, list[Run]]], cores: float) -> Figure:
             axes.plot(numbers, values, marker="o", ms=4, color=colour, linestyle=line, label=name)
     for axes, title in zip(panels, [*_PANELS, "speed-up over one worker"], strict=True):
         axes.set_xscale("log", base=2)
-        axes.set(title=title, xlabel="workers", ylim=(0, None))
+        axes.set(title=title, xlabel="workers")
         axes.set_xticks(_WORKER_COUNTS, map(str, _WORKER_COUNTS))
+        if title in _PANELS:  # some agents need a hundred times as long as others
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:,g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
         if math.isfinite(cores):
             axes.axvline(cores, color="0.6", linewidth=1, linestyle=":")
+    panels[-1].set_ylim(0, None)
     panels[-1].plot(_WORKER_COUNTS, _WORKER_COUNTS, color="0.6", linewidth=1, label="ideal")
     figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
