@@ -173,6 +173,7 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 
 
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
+DQN_RUNS["async-2"].insert(1, "pong/dqn/runs/async-2-seed-0-again")
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
@@ -182,7 +183,8 @@ def pong_table() -> str:
     rows = []
     for kind, folders in DQN_RUNS.items():
         workers = "one process" if kind == "baseline" else "1 ps + 2 workers"
-        for seed, folder in enumerate(folders):
+        for folder in folders:
+            seed = folder.partition("seed-")[2].replace("-", " ")
             summary, games = (read(f"{folder}/{name}.json") for name in ("summary", "evaluation"))
             steps, seconds = reached(folder)
             row = [f"[{workers}, seed {seed}](../results/{folder})", f"{steps:,}", f"{seconds / 60:.1f}"]
