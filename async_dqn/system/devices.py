@@ -101,10 +101,10 @@ def say_dtype(config: Config, say: Callable[[str], None]) -> None:
 
 
 def _on_gpu() -> bool:
-    """Whether this process computes on a card that it was left."""
+    """Whether this process computes on a card that it was left. TensorFlow is asked only where there is one."""
     import tensorflow as tf
 
-    return os.environ.get("CUDA_VISIBLE_DEVICES") != "-1" and bool(tf.config.list_physical_devices("GPU"))
+    return bool(visible_gpus(os.environ)) and bool(tf.config.list_physical_devices("GPU"))
 
 
 def threads_of_worker(threads: int, num_here: int) -> int:
