@@ -232,7 +232,7 @@ def workers_table() -> str:
     kinds: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run in found["runs"]:
         name, _, workers = run["kind"].rpartition(", ")
-        kinds.setdefault(name.replace("_", " "), {}).setdefault(workers, []).append(run)
+        kinds.setdefault(name.replace("shared_memory", "shared memory"), {}).setdefault(workers, []).append(run)
     rows = []
     for name, numbers in kinds.items():
         reached = {
