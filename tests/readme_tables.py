@@ -173,7 +173,7 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 
 
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
-DQN_RUNS["async-2"].insert(1, "pong/dqn/runs/async-2-seed-0-again")
+DQN_RUNS["async-2"][1:1] = [f"pong/dqn/runs/async-2-seed-0-{which}" for which in ("again", "third-run")]
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
