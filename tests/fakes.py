@@ -110,7 +110,7 @@ def delta_client(
 ) -> DeltaClient:
     """A started client, without overlap and adding every gradient up unless told otherwise."""
     modules = [module._replace(optimizer=optimizer or optimizers.add()) for module in store.modules]
-    client = DeltaClient(store, modules=modules, local_steps=local_steps, **_options(options))
+    client = DeltaClient(store, trained=modules, local_steps=local_steps, **_options(options))
     client.start()
     return client
 

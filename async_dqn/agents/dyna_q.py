@@ -55,7 +55,7 @@ class DynaQConfig(DQNConfig):
     planning: str = setting(
         "auto",
         "With several workers, separate: worker 0 acts and learns, all others train the model and plan; own: each does "
-        "all of it; auto: separate where the workers share gradients on parameter servers.",
+        "all of it; auto: separate where the workers share parameter servers, each at its own pace.",
         choices=("auto", "own", "separate"),
     )
     queue_size: int = setting(
@@ -89,8 +89,6 @@ class DynaQConfig(DQNConfig):
             return f"--store={self.store}: --planning=separate needs a parameter server, which holds the queues"
         if self.mode != "async":
             return f"--update_mode={self.mode}: with --planning=separate workers train two networks; leave it out"
-        if self.local_steps:
-            return f"--local_steps={self.local_steps}: with --planning=separate workers push gradients; leave it out"
         if self.replay != "local":
             return f"--replay={self.replay}: with --planning=separate worker 0 acts; give one of the two"
         return ""
@@ -122,11 +120,10 @@ class DynaQ(DQN):
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
     presets = {
-        "cartpole": {**CARTPOLE, "local_steps": 0},
+        "cartpole": CARTPOLE,
         # Its engines are noisy and its crashes abrupt: the model explains only about half of the variance.
         "lunarlander": {
             **DQN.presets["lunarlander"],
-            "local_steps": 0,
             "layer_norm": True,
             "max_simulated_ratio": 1.0,
             "max_model_error": 1.0,

@@ -26,7 +26,7 @@ from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore, state_shapes
 from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
-from async_dqn.store.gradient_client import GradientClient, ModelClient
+from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
@@ -173,12 +173,12 @@ def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:
         "max_nonfinite": config.max_nonfinite,
         "max_staleness": config.max_staleness,
         "drops_stale": config.mode == "sync",
+        "trained": agent.trained,
+        "trains_model": part_of(config, agent.worker) is Part.PLANNER,
     }
     if config.local_steps:
-        options |= {"modules": agent.modules, "wire_dtype": config.wire_dtype}
-        return DeltaClient(store, local_steps=config.local_steps, **options)
-    kind = ModelClient if part_of(config, agent.worker) is Part.PLANNER else GradientClient
-    return kind(store, trained=agent.trained, **options)
+        return DeltaClient(store, local_steps=config.local_steps, wire_dtype=config.wire_dtype, **options)
+    return GradientClient(store, **options)
 
 
 def make_evaluate(

@@ -22,7 +22,8 @@ class DeltaClient(RoundTripClient):
     and everyone else's, so only the difference to the old base is added, and no step is lost or counted twice.
 
     Args:
-      modules: the same as the store's, with the optimizers that step the copy; the store only adds.
+      trained: the modules that this worker steps and pushes, with the optimizers that step the copy; the store only
+        adds. Others come with `pull` alone.
       wire_dtype: deltas are rounded to it. What the rounding takes off stays in this copy and goes into the next delta.
     """
 
@@ -30,31 +31,26 @@ class DeltaClient(RoundTripClient):
         self,
         store: ParameterStore,
         *,
-        modules: Sequence[Module],
+        trained: Sequence[Module],
         local_steps: int,
         wire_dtype: str = "float32",
         **options: Any,
     ):
         super().__init__(store, **options)
-        self.modules = modules
-        self._base = {module.name: tf.Variable(tf.zeros(module.size), trainable=False) for module in modules}
+        self._trained = trained
+        self._index = {module.name: index for index, module in enumerate(self.modules)}
+        self._base = {name: tf.Variable(tf.zeros_like(value), trainable=False) for name, value in self.online.items()}
         self._slots = {
             module.name: {
                 name: tf.Variable(value, trainable=False)
                 for name, value in module.optimizer.initial_slots(module.size).items()
             }
-            for module in modules
+            for module in trained
         }
         self._local_steps = local_steps
         # Between a delta and what comes back the copy stands still at its base, if nothing was rounded off.
         self._stands_still = not self._overlap and wire_dtype == "float32"
-        names = [module.name for module in modules]
-
-        @tf.function(autograph=False, input_signature=[[tf.TensorSpec([module.size]) for module in modules]])
-        def rebase(pulled: list[tf.Tensor]) -> None:
-            for name, value in zip(names, pulled, strict=True):
-                self.online[name].assign_add(value - self._base[name])
-                self._base[name].assign(value)
+        names = [module.name for module in trained]
 
         def go_on(name: str, delta: tf.Tensor) -> None:
             if delta.dtype == tf.float32:
@@ -74,7 +70,7 @@ class DeltaClient(RoundTripClient):
                 )
             return deltas, is_finite
 
-        self._rebase, self._take_deltas = rebase.get_concrete_function(), take_deltas.get_concrete_function()
+        self._take_deltas = take_deltas.get_concrete_function()
 
     def _begin_with(self, pulled: Mapping[str, np.ndarray]) -> None:
         for name, value in pulled.items():
@@ -83,13 +79,19 @@ class DeltaClient(RoundTripClient):
             self._base[name].assign(shared)
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
-        for index, (module, gradient) in enumerate(zip(self.modules, gradients, strict=True)):
-            module.optimizer.apply(self.online[module.name], self._slots[module.name], gradient, rates[index])
+        for module, gradient in zip(self._trained, gradients, strict=True):
+            name, rate = module.name, rates[self._index[module.name]]
+            module.optimizer.apply(self.online[name], self._slots[name], gradient, rate)
 
     def after_minibatch(self) -> None:
         super().after_minibatch()
         if self._since_push >= self._local_steps:
             self._push(pull=True)
+
+    def pull(self) -> None:
+        if self._since_push:  # what comes back takes the place of the copy
+            self._push(pull=False)
+        super().pull()
 
     def reject_minibatch(self, cause: str = OPTIMIZER) -> None:
         if not all(np.isfinite(variable.numpy()).all() for variable in self.online.values()):
@@ -101,7 +103,7 @@ class DeltaClient(RoundTripClient):
 
     def _reset_slots(self) -> None:
         """After an optimizer overflowed: its averages are spoilt as well."""
-        for module in self.modules:
+        for module in self._trained:
             for name, value in module.optimizer.initial_slots(module.size).items():
                 self._slots[module.name][name].assign(value)
 
@@ -113,7 +115,7 @@ class DeltaClient(RoundTripClient):
         else:
             self._reset_slots()
             self._count_nonfinite("updates", OPTIMIZER)
-        named = zip((module.name for module in self.modules), deltas, strict=True)
+        named = zip((module.name for module in self._trained), deltas, strict=True)
         values = {name: np.asarray(delta) for name, delta in named} if is_finite else None  # `numpy()` would copy
         self._start_round_trip(values, pull=pull)
 
@@ -121,7 +123,9 @@ class DeltaClient(RoundTripClient):
         if self._stands_still:
             self._begin_with(pulled)
         else:
-            self._rebase([tf.constant(pulled[module.name]) for module in self.modules])
+            for name, value in pulled.items():
+                self.online[name].assign_add(value - self._base[name])
+                self._base[name].assign(value)
 
     def slots(self) -> dict[str, np.ndarray]:
         return {

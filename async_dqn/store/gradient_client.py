@@ -36,11 +36,3 @@ class GradientClient(RoundTripClient):
 
     def finish(self) -> None:
         self._close()
-
-
-class ModelClient(GradientClient):
-    """A planner's: what it pushes are updates of a model of the environment, which are counted as such."""
-
-    def after_minibatch(self) -> None:
-        self.count(model_updates=1)
-        super().after_minibatch()

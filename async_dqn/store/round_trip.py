@@ -32,6 +32,7 @@ class RoundTripClient(ParameterClient):
       overlap: whether round trips are made in a thread beside the computation.
       max_staleness: the store drops updates that are staler; 0: none.
       drops_stale: the store drops all updates that are stale at all.
+      trains_model: what this worker pushes are updates of a model of the environment, and counted as such.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class RoundTripClient(ParameterClient):
         max_nonfinite: int,
         max_staleness: int,
         drops_stale: bool = False,
+        trains_model: bool = False,
     ):
         super().__init__(
             store,
@@ -53,6 +55,7 @@ class RoundTripClient(ParameterClient):
         self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
         self._computed_on = 0  # the same for the first minibatch of the update to come
         self._max_staleness, self._drops_stale = max_staleness, drops_stale
+        self._trains_model = trains_model
         self._overlap = overlap
         self._background = Background("round-trips") if overlap else None
         self._under_way: Future | None = None
@@ -78,7 +81,7 @@ class RoundTripClient(ParameterClient):
         return self._pulled_updates
 
     def pull(self) -> None:
-        """Reports what is counted, and takes the newest parameters of all modules. Not between minibatch and push."""
+        """Reports what is counted, and takes the newest parameters of all modules."""
         self._start_round_trip(None, pull=True)
         self._finish_round_trip()
 
@@ -127,7 +130,9 @@ class RoundTripClient(ParameterClient):
         rates = dict(zip((module.name for module in self.modules), self.rates().tolist(), strict=True))
         updates = {name: Update(value, rates[name]) for name, value in (values or {}).items()}
         self._pushed_on, self._since_push = self._computed_on, 0
-        self._reported = self._take_unreported()._replace(updates=int(values is not None))
+        pushed = int(values is not None)
+        self.count(model_updates=pushed * self._trains_model)
+        self._reported = self._take_unreported()._replace(updates=pushed)
         arguments = (updates, self._pushed_on, self._reported, pull, self._target_version)
         if self._background:
             self._under_way = self._background.submit(self._make_round_trip, *arguments)

@@ -110,7 +110,6 @@ CLUSTER_RULES = [
     ("parallelism", ["data"], "update_mode", ["sync"]),
     ("planning", ["separate"], "store", ["shared_memory"]),
     ("planning", ["separate"], "update_mode", Other("async")),
-    ("planning", ["separate"], "local_steps", Other(0)),
     ("planning", ["separate"], "replay", ["global"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
     ("store", ["shared_memory"], "agent", ["paac"]),

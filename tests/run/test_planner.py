@@ -122,7 +122,7 @@ def is_within(drawn, ratio):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers, turns, ratio", [(2, 1, 3.0), (4, 2, 3.0), (4, 2, 0.5)])
 def test_the_ratio_stays_within_its_bound_whatever_the_number_of_planners(num_workers, turns, ratio):
-    parts = Parts(num_workers=num_workers, max_simulated_ratio=ratio)
+    parts = Parts(num_workers=num_workers, max_simulated_ratio=ratio, local_steps=0)
     counters = parts.run(turns)
     assert counters.env_steps == counters.claimed_steps == 603
     simulated = sum(one for one, _ in parts.drawn)
@@ -145,8 +145,9 @@ def test_the_ratio_stays_within_its_bound_whatever_the_number_of_planners(num_wo
     assert row["simulated_age"] == pytest.approx(np.mean(ages)) and 0 < row["simulated_share"] <= ratio / (1 + ratio)
 
 
-def test_values_are_worker_0_s_and_the_model_is_the_planners():
-    parts = Parts()
+@pytest.mark.parametrize("local_steps", [0, 4])
+def test_values_are_worker_0_s_and_the_model_is_the_planners(local_steps):
+    parts = Parts(local_steps=local_steps)
     values, model = parts.parameters("q"), parts.parameters("model")
     for _, _ in zip(range(100), parts.acting(), strict=False):
         pass
@@ -251,7 +252,8 @@ def test_which_part_a_worker_runs_follows_from_the_settings():
     assert parts_of() == parts_of(planning="separate") == [Part.ACTOR_LEARNER, Part.PLANNER, Part.PLANNER]
     assert parts_of(planning="own") == all_alike
     assert parts_of(store="shared_memory", num_ps=0) == all_alike
-    assert parts_of(local_steps=2) == parts_of(update_mode="sync") == all_alike
+    assert parts_of(update_mode="sync") == all_alike
+    assert parts_of(local_steps=0) == parts_of(local_steps=2) == parts_of()
     assert parts_of(replay="global") == [Part.LEARNER, Part.ACTOR, Part.ACTOR]
     assert parts_of(num_workers=1, planning="separate") == [Part.ACTOR_LEARNER]
 
@@ -261,7 +263,6 @@ def test_which_part_a_worker_runs_follows_from_the_settings():
     [
         ({"store": "shared_memory", "num_ps": 0}, "--store=shared_memory: --planning=separate needs"),
         ({"update_mode": "sync"}, "--update_mode=sync: with --planning=separate"),
-        ({"local_steps": 2}, "--local_steps=2: with --planning=separate"),
         ({"replay": "global"}, "--replay=global: with --planning=separate"),
     ],
 )

@@ -166,7 +166,7 @@ def make_clients(modules, **options):
         if kind is not DirectClient:
             limits |= {"overlap": False, "max_staleness": 0}
         if kind is DeltaClient:
-            limits |= {"modules": modules, "local_steps": 1}
+            limits |= {"trained": modules, "local_steps": 1}
         client = kind(store, **limits)
         client.start()
         yield store, client

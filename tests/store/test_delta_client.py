@@ -11,6 +11,7 @@ from fakes import (
     descent,
     global_online,
     heavy_ball,
+    make_module,
     make_store,
     minibatch,
     online,
@@ -21,6 +22,8 @@ from async_dqn.base.errors import RunFailed
 from async_dqn.nn import optimizers
 from async_dqn.nn.aligned import aligned_empty
 from async_dqn.store.base import Counters
+from async_dqn.store.delta_client import DeltaClient
+from async_dqn.store.local import LocalParameterStore
 
 OVERLAP = pytest.mark.parametrize("overlap", [False, True])
 HUGE = 3e38  # twice as much is no float32
@@ -235,3 +238,40 @@ def test_a_copy_that_overflowed_between_two_pushes_goes_back_to_its_base():
     assert client.counters.updates == 0  # the four minibatches of a push are counted anew
     minibatch(client, 1, 0)
     assert client.counters.updates == 1
+
+
+@OVERLAP
+@pytest.mark.parametrize("wire_dtype", ["float32", "bfloat16"])
+def test_it_pushes_what_it_trains_and_pulls_all_whenever_asked_to(overlap, wire_dtype):
+    values, model = make_module(2, "q"), make_module(1, "model", has_target=False)
+    store = LocalParameterStore([values, model], total_steps=1_000)
+    store.initialize({"q": np.zeros(2, np.float32), "model": np.zeros(1, np.float32)})
+    clients = [
+        DeltaClient(
+            store,
+            trained=[one._replace(optimizer=descent())],
+            trains_model=one is model,
+            local_steps=3,
+            wire_dtype=wire_dtype,
+            overlap=overlap,
+            max_nonfinite=3,
+            max_staleness=0,
+        )
+        for one in (values, model)
+    ]
+    for client in clients:
+        client.start()
+    for _ in range(4):  # a push of three, and one minibatch that `pull` finds
+        minibatch(clients[0], -1, -2)
+    for _ in range(2):
+        minibatch(clients[1], -8)
+    for client in (*clients, clients[0]):
+        client.pull()
+        assert client.online["q"].numpy().tolist() == [4, 8]
+    assert clients[0].online["model"].numpy().tolist() == clients[1].online["model"].numpy().tolist() == [16]
+    minibatch(clients[1], -1)
+    clients[1].finish()
+    clients[0].finish()
+    counters = store.pull().counters
+    assert store.pull().online["model"].tolist() == [17] and store.pull().online["q"].tolist() == [4, 8]
+    assert (counters.minibatches, counters.updates, counters.model_updates) == (4 + 3, 2 + 2, 2)
