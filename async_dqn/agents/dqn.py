@@ -73,7 +73,7 @@ CARTPOLE = {
     "epsilon_steps": 5_000,
     "learning_rate": 1e-3,
     "log_period": 0.5,
-    "local_steps": 1,
+    "local_steps": 4,
 }
 
 
@@ -109,7 +109,7 @@ class DQN(EpsilonGreedyAgent):
         | {
             "stop_at_return": 18.0,
             "layer_norm": True,
-            "n_step": 5,
+            "n_step": 10,
             "final_learning_rate": 1e-4,
             "learning_rate_steps": 500_000,
         },
