@@ -21,7 +21,7 @@ from async_dqn.tools.report.runs import Run, finite
 
 _GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
 _WORKER_COUNTS = (1, 2, 4, 8)
-_LOCAL_STEPS = (0, 4, 16)  # beside those of the preset
+_LOCAL_STEPS = (0, 1, 16)  # beside those of the preset
 _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
 
 
