@@ -173,7 +173,6 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 
 
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
-DQN_RUNS["async-2"][1:1] = [f"pong/dqn/runs/async-2-seed-0-{which}" for which in ("again", "third-run")]
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
@@ -184,7 +183,7 @@ def pong_table() -> str:
     for kind, folders in DQN_RUNS.items():
         workers = "one process" if kind == "baseline" else "1 ps + 2 workers"
         for folder in folders:
-            seed = folder.partition("seed-")[2].replace("-", " ")
+            seed = folder.partition("seed-")[2]
             summary, games = (read(f"{folder}/{name}.json") for name in ("summary", "evaluation"))
             steps, seconds = reached(folder)
             row = [f"[{workers}, seed {seed}](../results/{folder})", f"{steps:,}", f"{seconds / 60:.1f}"]
@@ -303,16 +302,19 @@ def kinds_table() -> str:
         ]
         rows.append([label, str(len(folders)), *map(spread, cells)])
     head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then"]
-    made = [
-        made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
-        for call in (read(f"pong/{name}/compare.json")["calls"][0] for name in ("ppo", "dqn"))
-    ]
-    alone = {f"--agent={agent} --store=shared_memory --env=pong": runs[0] for agent, runs in SHARED_RUNS.items()}
-    for flags, folder in {"--env=pong": DQN_RUNS["async-2"][-1], **alone}.items():
+    call = read("pong/ppo/compare.json")["calls"][0]
+    made = [made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])]
+    commands = {
+        "local --env=pong": DQN_RUNS["async-2"][0],
+        "baseline --env=pong": DQN_RUNS["baseline"][0],
+        **{f"local --agent={agent} --store=shared_memory --env=pong": runs[0] for agent, runs in SHARED_RUNS.items()},
+    }
+    for command, folder in commands.items():
         described = read(f"{folder}/config.json")
-        command = f"async-dqn local {flags} --seed=S"
         host, revision = described["host"]["cpu"], described["git_revision"]
-        made.append(made_by(command, described["started"], host, described["versions"], revision))
+        made.append(
+            made_by(f"async-dqn {command} --seed=S", described["started"], host, described["versions"], revision)
+        )
     return table(head, rows) + "".join(made)
 
 

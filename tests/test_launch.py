@@ -213,10 +213,24 @@ def test_quick_leaves_out_what_starts_clusters_and_what_is_slow(checkout):
         path.write_text(f'#!/usr/bin/env bash\n[[ $* == *import* ]] || (printf "<%s>" {tool} "$@"; echo; exit 3)\n')
         path.chmod(0o755)
     checks = ["<ruff><check><.>", "<ruff><format><--check><.>", "<mypy><async_dqn>"]
-    for given, passed in [
-        (["--quick", "-x"], "<-m><not cluster and not slow><-n><logical><--dist=worksteal><-x>"),
-        (["tests/run"], "<tests/run>"),
-        ([], ""),
+    pytest, on_all_cores = "<python><-m><pytest><-m>", "<-n><logical><--dist=worksteal>"
+    for given, started in [
+        (["--quick", "-x"], [f"{pytest}<not cluster and not slow>{on_all_cores}<-x>"]),
+        (["tests/run"], [f"{pytest}<not cluster>{on_all_cores}<tests/run>", f"{pytest}<cluster><tests/run>"]),
+        ([], [f"{pytest}<not cluster>{on_all_cores}", f"{pytest}<cluster>"]),
     ]:
         code, output, _ = checkout.run("test.sh", *given)
-        assert (code, output.splitlines()) == (1, [*checks, f"<python><-m><pytest>{passed}"])
+        assert (code, output.splitlines()) == (1, [*checks, *started])
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "expected"), [(0, 0, 0), (0, 5, 0), (5, 0, 0), (5, 5, 1), (1, 0, 1), (0, 1, 1), (5, 4, 1)]
+)
+def test_tests_fail_where_any_does_or_none_is_found(checkout, together, alone, expected):
+    checkout.run()
+    for tool in ("ruff", "mypy", "python"):
+        path = checkout.root / ".venv/bin" / tool
+        exits = f'case "$*" in *"not cluster"*) exit {together} ;; *"-m cluster"*) exit {alone} ;; esac'
+        path.write_text(f"#!/usr/bin/env bash\n{exits}\n")
+        path.chmod(0o755)
+    assert checkout.run("test.sh", "tests/run")[0] == expected

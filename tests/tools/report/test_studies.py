@@ -107,7 +107,7 @@ def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(t
     figures = studies.workers_figures(list(runs_of(tmp_path, seconds)), cores=2)
     names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
     assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "ideal"]
-    assert [text.get_text() for text in names["local-steps"]] == ["dqn on ps, 1 local step", *kinds[3:], "ideal"]
+    assert [text.get_text() for text in names["local-steps"]] == ["dqn on ps, 4 local steps", *kinds[3:], "ideal"]
     looks = [(line.get_color(), line.get_linestyle()) for line in figures["workers"].axes[0].get_lines()[:3]]
     assert looks[1][0] == looks[2][0] != looks[0][0] and looks[1][1] != looks[2][1]
 
