@@ -187,7 +187,7 @@ def pong_table() -> str:
             summary, games = (read(f"{folder}/{name}.json") for name in ("summary", "evaluation"))
             steps, seconds = reached(folder)
             row = [f"[{workers}, seed {seed}](../results/{folder})", f"{steps:,}", f"{seconds / 60:.1f}"]
-            row += [f"{summary['steps_per_second']:.0f}", f"{games['mean']:.1f} ± {games['std']:.1f}"]
+            row += [f"{summary['steps_per_second']:,.0f}", f"{games['mean']:.1f} ± {games['std']:.1f}"]
             rows.append(row)
     return table(["run", "agent steps to 18", "minutes to 18", "steps/s", "30 greedy games"], rows)
 
