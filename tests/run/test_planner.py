@@ -31,6 +31,7 @@ SMALL = {
     "send_period": 8,
     "total_steps": 603,
     "max_model_error": 1e9,
+    "local_steps": 0,
 }
 
 
@@ -122,7 +123,7 @@ def is_within(drawn, ratio):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers, turns, ratio", [(2, 1, 3.0), (4, 2, 3.0), (4, 2, 0.5)])
 def test_the_ratio_stays_within_its_bound_whatever_the_number_of_planners(num_workers, turns, ratio):
-    parts = Parts(num_workers=num_workers, max_simulated_ratio=ratio, local_steps=0)
+    parts = Parts(num_workers=num_workers, max_simulated_ratio=ratio)
     counters = parts.run(turns)
     assert counters.env_steps == counters.claimed_steps == 603
     simulated = sum(one for one, _ in parts.drawn)
