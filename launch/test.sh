@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linter, formatter, type checker, then the tests. Runs them all, and fails if any of them does.
 #
-#   launch/test.sh                      everything: three quarters of an hour on two cores
+#   launch/test.sh                      everything: within an hour on two cores
 #   launch/test.sh --quick              without the tests marked cluster or slow: within 3 minutes
 #   launch/test.sh --quick tests/run    other arguments go to pytest; paths count from the repository root
 
@@ -30,8 +30,8 @@ cd "$ROOT"
 if [[ ${1-} == --quick ]]; then
   tests "not cluster and not slow" "${on_all_cores[@]}" "${@:2}"
 else
-  tests "not cluster" "${on_all_cores[@]}" "$@"
-  tests "cluster" "$@" # clusters need the cores for themselves
+  tests "not cluster and not slow" "${on_all_cores[@]}" "$@"
+  tests "cluster or slow" "$@" # what trains or starts clusters needs the cores for itself
 fi
 [[ $found == yes ]] || status=1
 exit "$status"

@@ -213,11 +213,12 @@ def test_quick_leaves_out_what_starts_clusters_and_what_is_slow(checkout):
         path.write_text(f'#!/usr/bin/env bash\n[[ $* == *import* ]] || (printf "<%s>" {tool} "$@"; echo; exit 3)\n')
         path.chmod(0o755)
     checks = ["<ruff><check><.>", "<ruff><format><--check><.>", "<mypy><async_dqn>"]
-    pytest, on_all_cores = "<python><-m><pytest><-m>", "<-n><logical><--dist=worksteal>"
+    pytest = "<python><-m><pytest><-m>"
+    quick = f"{pytest}<not cluster and not slow><-n><logical><--dist=worksteal>"
     for given, started in [
-        (["--quick", "-x"], [f"{pytest}<not cluster and not slow>{on_all_cores}<-x>"]),
-        (["tests/run"], [f"{pytest}<not cluster>{on_all_cores}<tests/run>", f"{pytest}<cluster><tests/run>"]),
-        ([], [f"{pytest}<not cluster>{on_all_cores}", f"{pytest}<cluster>"]),
+        (["--quick", "-x"], [f"{quick}<-x>"]),
+        (["tests/run"], [f"{quick}<tests/run>", f"{pytest}<cluster or slow><tests/run>"]),
+        ([], [quick, f"{pytest}<cluster or slow>"]),
     ]:
         code, output, _ = checkout.run("test.sh", *given)
         assert (code, output.splitlines()) == (1, [*checks, *started])
@@ -230,7 +231,7 @@ def test_tests_fail_where_any_does_or_none_is_found(checkout, together, alone, e
     checkout.run()
     for tool in ("ruff", "mypy", "python"):
         path = checkout.root / ".venv/bin" / tool
-        exits = f'case "$*" in *"not cluster"*) exit {together} ;; *"-m cluster"*) exit {alone} ;; esac'
+        exits = f'case "$*" in *"not cluster"*) exit {together} ;; *"-m cluster or slow"*) exit {alone} ;; esac'
         path.write_text(f"#!/usr/bin/env bash\n{exits}\n")
         path.chmod(0o755)
     assert checkout.run("test.sh", "tests/run")[0] == expected
