@@ -105,8 +105,8 @@ class DQN(EpsilonGreedyAgent):
         },
         # The smaller network, n-step double Q-learning, early exploitation: results on CPU cores while one waits.
         "atari-fast": _ATARI_FAST,
-        # Environments are cheap and minibatches are not: half as many of them, each without the third pass that double
-        # Q-learning takes. Long returns, of mostly greedy actions, make up for both.
+        # A minibatch takes far longer than an agent step. So there are half as many, and none makes the third pass of
+        # double Q-learning; longer returns make up for it.
         "pong-fast": _ATARI_FAST
         | {
             "stop_at_return": 18.0,

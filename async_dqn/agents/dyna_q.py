@@ -89,6 +89,8 @@ class DynaQConfig(DQNConfig):
             return f"--store={self.store}: --planning=separate needs a parameter server, which holds the queues"
         if self.mode != "async":
             return f"--update_mode={self.mode}: with --planning=separate workers train two networks; leave it out"
+        if self.averages != "own":
+            return f"--averages={self.averages}: with --planning=separate no network is all workers'; leave it out"
         if self.replay != "local":
             return f"--replay={self.replay}: with --planning=separate worker 0 acts; give one of the two"
         return ""

@@ -79,6 +79,7 @@ class NStepQ(EpsilonGreedyAgent):
             "total_steps": 150_000,
             "envs_per_worker": 4,
             "clip_rewards": False,
+            "layer_norm": True,  # so that good policies last
             "target_period": 50,
             "epsilon_final": 0.02,
             "epsilon_steps": 20_000,

@@ -110,6 +110,7 @@ CLUSTER_RULES = [
     ("parallelism", ["data"], "update_mode", ["sync"]),
     ("planning", ["separate"], "store", ["shared_memory"]),
     ("planning", ["separate"], "update_mode", Other("async")),
+    ("planning", ["separate"], "averages", ["shared"]),
     ("planning", ["separate"], "replay", ["global"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
     ("store", ["shared_memory"], "agent", ["paac"]),

@@ -264,6 +264,7 @@ def test_which_part_a_worker_runs_follows_from_the_settings():
     [
         ({"store": "shared_memory", "num_ps": 0}, "--store=shared_memory: --planning=separate needs"),
         ({"update_mode": "sync"}, "--update_mode=sync: with --planning=separate"),
+        ({"local_steps": 2, "averages": "shared"}, "--averages=shared: with --planning=separate"),
         ({"replay": "global"}, "--replay=global: with --planning=separate"),
     ],
 )
