@@ -140,6 +140,8 @@ class DynaQ(DQN):
                 f"--agent=dyna_q: its model predicts vectors, but {spec.id} has observations of shape "
                 f"{spec.observation_shape}"
             )
+        if spec.stack > 1:
+            raise UserError(f"--frame_stack={spec.stack}: --agent=dyna_q predicts single observations; leave it out")
         super().__init__(config, spec, worker)
         size, num_actions = spec.observation_shape[0], spec.num_actions
         heads = {
@@ -201,7 +203,9 @@ class DynaQ(DQN):
             "simulated_age": tf.where(share > 0, tf.reduce_mean(batch.model_age), np.nan),
         }
         trains_model = any(module.name == "model" for module in self.trained)
-        return Loss(q_loss + self._model_loss(params, batch) if trains_model else q_loss, statistics)
+        if trains_model:
+            q_loss += tf.cond(share > 0, lambda: 0.0, lambda: self._model_loss(params, batch))
+        return Loss(q_loss, statistics)
 
     def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
         """What the model is trained on: how real states change, their rewards, and whether the episode ended."""
@@ -211,12 +215,11 @@ class DynaQ(DQN):
         named = {"change": changes, "reward": found["reward"], "termination": found["termination"]}
         chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}
         change = batch.s_t[:, 0] - batch.s_tm1[:, 0]  # [B, D]
-        real = 1 - batch.is_simulated  # [B]
-        errors = losses.relative_errors(chosen["change"], change, real)  # [B]
+        errors = losses.relative_errors(chosen["change"], change)  # [B]
         ended = tf.cast(batch.discount_t == 0, tf.float32)  # [B]
         each = (
             errors
             + (chosen["reward"] - batch.r_t) ** 2
             + tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
         )  # [B]
-        return losses.weighted_mean(each, real)
+        return tf.reduce_mean(each)

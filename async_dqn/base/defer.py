@@ -39,14 +39,13 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
 
 
 def defer(package: str, without: Sequence[str] = ()) -> None:
-    """Has `import package` import it on first use, unless it is imported already or not installed.
+    """Has `import package` import it on first use, which raises ImportError where it is not installed.
 
     Args:
       without: packages that it would import if they are installed, and does well without.
     """
     _WITHOUT[package] = without
-    spec = None if package in sys.modules else importlib.util.find_spec(package)
-    if spec:
+    if package not in sys.modules:
         deferred = _Deferred(package)
-        deferred.__spec__ = spec  # an import statement asks for it, which must not count as a use
+        deferred.__spec__ = importlib.util.find_spec(package)  # an import statement asks for it: that is no use
         sys.modules[package] = deferred

@@ -1,6 +1,7 @@
 """What can be asked for on a command line: sub-commands, their flags, and how both are read."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,12 +24,34 @@ PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
 )
 
 
-class Whole(flags.ArgumentParser):
-    """Whole numbers, also written 1_000 or 1e6."""
+class Number(flags.ArgumentParser):
+    """Numbers within bounds, which may be infinite; without bounds inf is one, and nan too."""
+
+    syntactic_help = "a number"
+
+    def __init__(self, least: float | None = None, most: float = math.inf):
+        self._least, self._most = least, most
+
+    def parse(self, argument: Any) -> Any:
+        number = self._read(argument)
+        if self._least is not None and not self._least <= number <= self._most:
+            upper = "" if self._most == math.inf else f" to {self._most}"
+            raise ValueError(f"must be {self._least}{upper}" if upper else f"must be at least {self._least}")
+        return number
+
+    def _read(self, argument: Any) -> Any:
+        try:
+            return float(argument)
+        except ValueError:
+            raise ValueError("must be a number") from None
+
+
+class Whole(Number):
+    """Whole numbers within bounds, also written 1_000 or 1e6."""
 
     syntactic_help = "a whole number"
 
-    def parse(self, argument: Any) -> int:
+    def _read(self, argument: Any) -> Any:
         try:
             return int(argument)
         except ValueError:
@@ -36,22 +59,10 @@ class Whole(flags.ArgumentParser):
         try:
             number = float(argument)
         except ValueError:
-            number = float("nan")
+            number = math.nan
         if not number.is_integer():
             raise ValueError("must be a whole number")
         return int(number)
-
-
-class Number(flags.ArgumentParser):
-    """Numbers; inf is one."""
-
-    syntactic_help = "a number"
-
-    def parse(self, argument: Any) -> float:
-        try:
-            return float(argument)
-        except ValueError:
-            raise ValueError("must be a number") from None
 
 
 class _TrueOrFalse(flags.BooleanParser):
@@ -194,7 +205,8 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
         leftover = values([f"async-dqn {name}", *rest])[1:]
     except (flags.Error, ValueError) as error:  # absl has plain ValueErrors too, as for --nodouble=3
         missing = command.trains and isinstance(error, flags.UnrecognizedFlagError) and _missing(error.flagname, agent)
-        raise UserError(missing or f"{' '.join(str(error).split())}; see async-dqn {name} --help") from error
+        said = " ".join(str(error).split()).removeprefix("flag ")
+        raise UserError(missing or f"{said}; see async-dqn {name} --help") from error
     if "logdir" in values and values.logdir == "":
         raise UserError("--logdir= is empty; give a folder, or leave the flag out")
     if leftover and not command.operands:

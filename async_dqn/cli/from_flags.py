@@ -111,12 +111,6 @@ def index_of(values: flags.FlagValues, num_workers: int) -> int:
     return int(values.task_index)
 
 
-def check_max_restarts(values: flags.FlagValues) -> None:
-    """Refuses what is out of range."""
-    if not 0 <= values.max_restarts <= 1_000:
-        raise UserError(f"--max_restarts={values.max_restarts}: must be 0 to 1000")
-
-
 def existing_run(values: flags.FlagValues) -> RunDirectory:
     """The run directory of a command that trains nothing."""
     if values.logdir is None:

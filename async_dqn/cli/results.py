@@ -22,16 +22,8 @@ def _evaluate(call: Call) -> int:
     if values.pretrained is not None and values.logdir is not None:
         raise UserError(f"--pretrained={values.pretrained}: leave it or --logdir={values.logdir} out")
     run = from_flags.existing_run(values) if values.pretrained is None else pretrained.find(values.pretrained)
-    if values.games < 1:
-        raise UserError(f"--games={values.games}: must be at least 1")
     if values.video is not None and not values.video.endswith((".gif", ".mp4")):
         raise UserError(f"--video={values.video}: must end in .gif or .mp4")
-    if not values.video_seconds > 0:
-        raise UserError(f"--video_seconds={values.video_seconds}: must be more than 0")
-    if values.max_steps is not None and values.max_steps < 1:
-        raise UserError(f"--max_steps={values.max_steps}: must be at least 1")
-    if not 0 <= values.eval_epsilon <= 1:
-        raise UserError(f"--eval_epsilon={values.eval_epsilon}: must be 0 to 1")
     if values.overlay != "none" and values.video is None and not values.human:
         raise UserError(f"--overlay={values.overlay}: needs --video=FILE or --human to be seen")
     config = run.read_config()
@@ -88,7 +80,6 @@ def _bench(call: Call) -> int:
         repetitions=repetitions if values.repetitions is None else values.repetitions,
         output=Path(values.output or time.strftime("runs/bench-%Y%m%d-%H%M%S")),
         peer=values.peer,
-        peer_python=values.peer_python,
         soak_minutes=values.soak_minutes,
     )
     return run_bench(bench)
@@ -112,11 +103,12 @@ def _compare(call: Call) -> int:
     if values.study is not None:
         return _study(call)
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
-    config = from_flags.config(values, {}, quick)
     from async_dqn.run import preflight
     from async_dqn.tools.report.compare import Comparison, check_counts, run_compare
 
     counts = check_counts(values.worker_counts)
+    config = from_flags.config(values, {"num_workers": max(counts)}, quick)
+    from_flags.check_distributed(config)
     name = default_logdir(config.env, "compare")
     comparison = Comparison(
         config,
@@ -139,6 +131,8 @@ def _study(call: Call) -> int:
 
     if values.study not in STUDIES:
         raise UserError(f"--study={values.study}: must be one of {', '.join(STUDIES)}")
+    if values["preset"].present:
+        raise UserError(f"--preset={values.preset}: a study sets it itself; leave it or --study={values.study} out")
     given = from_flags.explicit_settings(values)
     if not values["agent"].present:
         del given["agent"]
@@ -204,20 +198,20 @@ COMMANDS = {
         _evaluate,
         logdir="The run directory of the agent.",
         options=(
-            ("games", Whole(), 30, "Games to play."),
+            ("games", Whole(1), 30, "Games to play."),
             _CHECKPOINT,
-            ("max_steps", Whole(), None, "Agent steps that a game may take [the environment's limit; else 27000]."),
-            ("seed", Whole(), 12345, "Seed of the games."),
+            ("max_steps", Whole(1), None, "Agent steps that a game may take [the environment's limit; else 27000]."),
+            ("seed", Whole(0, 2**31 - 1), 12345, "Seed of the games."),
             (
                 "greedy",
                 flags.BooleanParser(),
                 True,
                 "Take the best action, the mode of a policy; false: act as at the end of training.",
             ),
-            ("eval_epsilon", Number(), 0.0, "Probability of a random action instead (Mnih et al. 2015: 0.05)."),
+            ("eval_epsilon", Number(0, 1), 0.0, "Probability of a random action instead (Mnih et al. 2015: 0.05)."),
             ("pretrained", TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),
             ("video", TEXT, None, "Also record the first game, to this .gif or .mp4."),
-            ("video_seconds", Number(), 300.0, "Seconds of it at most."),
+            ("video_seconds", Number(0.1), 300.0, "Seconds of it at most."),
             ("human", flags.BooleanParser(), False, "Show the games in a window, one after another."),
             (
                 "overlay",
@@ -258,8 +252,8 @@ COMMANDS = {
                 "planning (Dyna-Q with more and more of it). With --quick a part of it.",
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
-            ("seeds", Whole(), 2, "Runs of each kind, with --seed and those after it."),
-            ("games", Whole(), 30, "Greedy games that every trained agent plays; those of a study play none."),
+            ("seeds", Whole(1, 100), 2, "Runs of each kind, with --seed and those after it."),
+            ("games", Whole(1, 10_000), 30, "Greedy games that every trained agent plays; those of a study play none."),
             PROGRESS,
         ),
     ),
@@ -274,7 +268,7 @@ COMMANDS = {
         operands="RUN [RUN ...]",
         options=(
             ("x", flags.EnumParser(["steps", "time"]), "steps", "What to draw over: steps, time (wall clock)."),
-            ("smooth", Whole(), 100, "Games that the running mean is over."),
+            ("smooth", Whole(1, 1_000_000), 100, "Games that the running mean is over."),
             ("output", TEXT, "curves.png", "File to write: .png, .svg or .pdf."),
         ),
     ),
@@ -285,16 +279,15 @@ COMMANDS = {
             ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
             ("sections", TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale, learning; or none."),
             ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
-            ("peer_python", TEXT, None, "A Python that has what --peer needs [one is made in the user's cache]."),
-            ("repetitions", Whole(), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
-            ("seconds", Number(), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
+            ("repetitions", Whole(1, 1_000), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
+            ("seconds", Number(1, 86_400), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "a2c", "pong-fast", "boxing"]), "nature", _WORK),
             ("compute_dtype", flags.EnumParser(DTYPES), None, "What our networks compute in [that of --work]."),
             ("replay_capacity", Whole(), None, "Transitions in replay, also of --peer [those of --work]."),
             ("warmup_steps", Whole(), None, "Agent steps before training, also of --peer [those of --work]."),
             ("num_ps", Whole(), 1, "Parameter servers of the cluster that is measured."),
             ("num_workers", Whole(), 2, "Its workers."),
-            ("soak_minutes", Number(), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),
+            ("soak_minutes", Number(0, 100_000), 0.0, "Minutes of a long run at the end, watched for leaks; 0: none."),
             ("output", TEXT, None, "Folder for bench.md and bench.json [runs/bench-TIME]."),
         ),
     ),

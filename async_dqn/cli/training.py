@@ -43,7 +43,6 @@ def _local(call: Call) -> int:
     values = call.values
     config = from_flags.config(values, {})
     from_flags.check_distributed(config)
-    from_flags.check_max_restarts(values)
     if config.store == "shared_memory" and values.private_network == "always":
         raise UserError("--private_network=always: --store=shared_memory has no ports to protect; leave it out")
     run = from_flags.run_directory(values, config)
@@ -132,7 +131,6 @@ def _worker(call: Call) -> int:
     spec, index = from_flags.cluster_task(values, "worker")
     config = from_flags.config(values, from_flags.decided_by(spec, values))
     from_flags.check_distributed(config)
-    from_flags.check_max_restarts(values)
     if index == 0:
         run = from_flags.run_directory(values, config, may_rejoin=spec)
     else:
@@ -165,7 +163,6 @@ def _ps(call: Call) -> int:
     spec, index = from_flags.cluster_task(values, "ps")
     config = from_flags.config(values, from_flags.decided_by(spec, values))
     from_flags.check_distributed(config)
-    from_flags.check_max_restarts(values)
     run = RunDirectory(values.logdir) if values.logdir is not None else None
     if run:
         run.check_path()
@@ -193,7 +190,7 @@ def _doctor(call: Call) -> int:
     try:
         config = from_flags.config(values, forced)
     except ImportError:  # of what knows the environments, which is for a check to tell
-        values["preset"].value = "atari-fast"
+        values["preset"].value = next(iter(find(values.agent).presets))
         config = from_flags.config(values, forced)
     from async_dqn.tools.doctor.run import run_doctor
 
@@ -218,7 +215,7 @@ COMMANDS = {
         logdir=_RUN_DIRECTORY,
         trains=True,
         options=(
-            ("max_restarts", Whole(), 3, _RESTARTS.format("each process")),
+            ("max_restarts", Whole(0, 1_000), 3, _RESTARTS.format("each process")),
             (
                 "private_network",
                 flags.EnumParser(["auto", "always", "never"]),
@@ -243,7 +240,7 @@ COMMANDS = {
         trains=True,
         joins_cluster=True,
         options=(
-            ("max_restarts", Whole(), 0, _RESTARTS.format("it")),
+            ("max_restarts", Whole(0, 1_000), 0, _RESTARTS.format("it")),
             ("memory", Whole(), None, "The shared memory of `local --store=shared_memory`, which gives it."),
             ("experience", Whole(), None, "The queue of `local --store=shared_memory`, which gives it."),
         ),
@@ -254,7 +251,7 @@ COMMANDS = {
         logdir="The run directory, for metrics of its own [none].",
         trains=True,
         joins_cluster=True,
-        options=(("max_restarts", Whole(), 0, _RESTARTS.format("it")),),
+        options=(("max_restarts", Whole(0, 1_000), 0, _RESTARTS.format("it")),),
     ),
     "doctor": Command(
         "Check whether this machine, or this host of a cluster, can run what is asked of it.",

@@ -63,7 +63,9 @@ class BufferedReplayExperience(ReplayExperience):
         if envs is not None and self._buffer:
             self._spoilt[-1][envs] = True
             return
+        num_steps, is_warm = self._num_steps, self._is_warm
         self._flush()  # it happened, and its last steps lead nowhere
+        self._num_steps, self._is_warm = num_steps, is_warm  # the period ends where the target network is refreshed
         super().truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -308,6 +308,8 @@ class VectorEnv:
 
     def _record(self, actions: np.ndarray) -> None:
         if self._series_steps.max() >= _MOST_RECORDED:
+            rows = np.flatnonzero(self._series_steps < _MOST_RECORDED)
+            self._actions[rows, self._series_steps[rows]] = actions[rows]
             self._series_steps += 1
             return
         if self._series_steps.max() == self._actions.shape[1]:

@@ -291,7 +291,7 @@ def weighted_mean(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(weight * value), tf.reduce_sum(weight))
 
 
-def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+def relative_errors(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     """How wrong vectors are, in units of how much each number varies, so that all count alike.
 
     Up to one standard deviation errors are squared, beyond it twice the Huber loss is linear: a rare large change, such
@@ -300,16 +300,13 @@ def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor) -> t
     Args:
       value: [B, D] of the network.
       target: [B, D] what they should be.
-      weight: [B] how much each row says of the variance.
 
     Returns:
       [B] means over the D numbers. Numbers that do not vary count as they are. No gradient reaches `target`.
     """
-    _check((value, 2), (target, 2), (weight, 1))
+    _check((value, 2), (target, 2))
     target = tf.stop_gradient(target)
-    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]  # [B, 1]
-    mean = tf.reduce_sum(share * target, axis=0)  # [D]
-    variance = tf.reduce_sum(share * (target - mean) ** 2, axis=0)  # [D]
+    variance = tf.math.reduce_variance(target, axis=0)  # [D]
     deviations = (value - target) * tf.math.rsqrt(tf.where(variance > 1e-12, variance, 1.0))  # [B, D]
     return tf.reduce_mean(2 * huber(deviations), axis=1)
 

@@ -37,7 +37,7 @@ class TaskSettings(Fields):
     env: str = setting("pong", "pong, ..., ALE/Pong-v5, any gymnasium id, or module:ID.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
     protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
-    total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1, maximum=10**12)
+    total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1)
     stop_at_return: float = setting(
         float("inf"), "End when the mean return of the last 100 games reaches this; inf: never.", shared=False
     )
@@ -262,6 +262,7 @@ class ClusterSettings(Fields):
         0,
         "Threads that a worker computes with; 0: the cores shared out over the workers of its host.",
         minimum=0,
+        maximum=1_024,
         shared=False,
     )
     pin: bool = setting(

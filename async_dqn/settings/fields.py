@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from async_dqn.base.errors import UserError
 
 Self = TypeVar("Self", bound="Fields")
 _NOTHING: Mapping[str, Sequence[Any]] = {}
+_LARGEST = 10**12  # of whole numbers without a bound of their own, which have to fit TensorFlow's
 
 
 def setting(
@@ -30,6 +32,8 @@ def setting(
       shared: whether all processes of a run need the same value; false for what concerns one host, or the chief alone.
       only_with, not_with: the values of other settings with which alone, or with which not, this one means something.
     """
+    if type(default) is int and maximum is None:
+        maximum = _LARGEST
     metadata = {"help": help, "choices": tuple(choices), "minimum": minimum, "maximum": maximum, "shared": shared}
     return dataclasses.field(default=default, metadata=metadata | {"only_with": only_with, "not_with": not_with})
 
@@ -114,7 +118,7 @@ def _check(field: dataclasses.Field, value: Any) -> None:
         hint = did_you_mean(str(value), metadata["choices"])
         raise UserError(f"{flag}: {hint}must be one of {', '.join(metadata['choices'])}")
     low, high = metadata["minimum"], metadata["maximum"]
-    endless = value == float("inf") and field.default != value
+    endless = value in (math.inf, -math.inf) and field.default != value
     if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
         bounds = [("at least", low), ("at most", high)]
         allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)

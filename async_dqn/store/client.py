@@ -6,7 +6,8 @@ and the client of a store in the same process; those that make round trips to pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -65,6 +66,9 @@ class ParameterClient:
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
         """Takes one minibatch's gradients, [P] for each module. TensorFlow code, called inside a `tf.function`.
+
+        One of several that is zero throughout is of a module that the minibatch says nothing of: its optimizer makes no
+        step, which would let its averages forget.
 
         Args:
           rates: [M] float32, the step size of each module.
@@ -182,6 +186,19 @@ class PromptClient(ParameterClient):
         self.report()
 
 
+def step_each(gradients: Sequence[tf.Tensor], step: Callable[[int, tf.Tensor], object]) -> None:
+    """Calls step(index, gradient) for each gradient, but for those of several that are zero throughout."""
+    for index, gradient in enumerate(gradients):
+        if len(gradients) == 1:
+            step(index, gradient)
+        else:
+            tf.cond(tf.reduce_any(gradient != 0), functools.partial(_call, step, index, gradient), lambda: None)
+
+
+def _call(step: Callable[[int, tf.Tensor], object], index: int, gradient: tf.Tensor) -> None:
+    step(index, gradient)  # what it gives is no branch's result
+
+
 class DirectClient(PromptClient):
     """The client of a store in this process: computes on the store's own variables, so that nothing is ever copied."""
 
@@ -190,8 +207,7 @@ class DirectClient(PromptClient):
         self._apply = [store.apply[module.name] for module in store.modules]
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
-        for index, (apply, gradient) in enumerate(zip(self._apply, gradients, strict=True)):
-            apply(gradient, rates[index])
+        step_each(gradients, lambda index, gradient: self._apply[index](gradient, rates[index]))
 
     def after_minibatch(self) -> None:
         super().after_minibatch()

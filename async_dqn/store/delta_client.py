@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.nn.aligned import as_tensor, is_aligned
 from async_dqn.nn.module import Module
 from async_dqn.store.base import ParameterStore
-from async_dqn.store.client import OPTIMIZER
+from async_dqn.store.client import OPTIMIZER, step_each
 from async_dqn.store.round_trip import RoundTripClient
 
 
@@ -79,9 +79,12 @@ class DeltaClient(RoundTripClient):
             self._base[name].assign(shared)
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
-        for module, gradient in zip(self._trained, gradients, strict=True):
-            name, rate = module.name, rates[self._index[module.name]]
-            module.optimizer.apply(self.online[name], self._slots[name], gradient, rate)
+        def step(index: int, gradient: tf.Tensor) -> None:
+            module = self._trained[index]
+            rate = rates[self._index[module.name]]
+            module.optimizer.apply(self.online[module.name], self._slots[module.name], gradient, rate)
+
+        step_each(gradients, step)
 
     def after_minibatch(self) -> None:
         super().after_minibatch()

@@ -31,8 +31,10 @@ class GradientClient(RoundTripClient):
 
     def after_minibatch(self) -> None:
         super().after_minibatch()
-        named = zip(self._trained, self._gradients, strict=True)
-        self._start_round_trip({module.name: gradient.numpy() for module, gradient in named}, pull=True)
+        named = {module.name: one.numpy() for module, one in zip(self._trained, self._gradients, strict=True)}
+        if len(named) > 1:
+            named = {name: gradient for name, gradient in named.items() if gradient.any()} or named
+        self._start_round_trip(named, pull=True)
 
     def finish(self) -> None:
         self._close()

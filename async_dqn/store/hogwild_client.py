@@ -51,8 +51,10 @@ class HogwildClient(PromptClient):
             self.count(dropped=1)
         else:
             rates = self.rates().tolist()
-            for module, gradient, rate in zip(self.modules, self._gradients, rates, strict=True):
-                store.step(module.name, np.asarray(gradient.read_value()), rate)  # `numpy()` would copy
+            for module, variable, rate in zip(self.modules, self._gradients, rates, strict=True):
+                gradient = np.asarray(variable.read_value())  # `numpy()` would copy
+                if len(rates) == 1 or gradient.any():
+                    store.step(module.name, gradient, rate)
             self.count(updates=1, staleness_sum=staleness)
             self._unreported = self._unreported._replace(staleness_max=max(staleness, self._unreported.staleness_max))
             self.stalenesses.append(staleness)

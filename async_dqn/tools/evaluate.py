@@ -87,11 +87,11 @@ def run_evaluate(
     agent = make_agent(config)
     trained = load_trained(run, agent, progress.say, checkpoint)
     player = Player(agent, trained)
+    limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
     with contextlib.ExitStack() as cleanup:
-        show = _make_show(agent, seed, watch, cleanup) if watch.video or watch.human else None
+        show = _make_show(agent, seed, limit, watch, cleanup) if watch.video or watch.human else None
         num_envs = 1 if watch.human else min(games, _MAX_ENVS)
         begun = time.monotonic()
-        limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
         lengths, returns = _play(player, play, games, num_envs, seed, limit, progress, show)
         seconds = time.monotonic() - begun
     if not returns:
@@ -171,10 +171,11 @@ class _Show:
             self.video.close()
 
 
-def _make_show(agent: Agent, seed: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
-    """What shows the games; `cleanup` closes all that it consists of."""
+def _make_show(agent: Agent, seed: int, limit: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
+    """What shows the games, of at most `limit` steps; `cleanup` closes all that it consists of."""
     overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
-    screen = cleanup.enter_context(contextlib.closing(make_screen(agent.spec, seed, has_window=watch.human)))
+    screen = make_screen(agent.spec, seed, max_episode_steps=limit, has_window=watch.human)
+    cleanup.enter_context(contextlib.closing(screen))
     video = window = None
     if watch.video is not None:
         video = Video(watch.video, screen.frames_per_second, watch.video_seconds)

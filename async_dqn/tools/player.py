@@ -100,8 +100,10 @@ class Player:
         if rows is None:
             self._stack = None
         elif self._stack is not None:
-            self._first[np.asarray(rows)] = True
-            self._recurrent_state.forget(np.asarray(rows))
+            chosen = np.asarray(rows)
+            chosen = chosen if chosen.dtype == bool else chosen.astype(int)  # an empty list has floats
+            self._first[chosen] = True
+            self._recurrent_state.forget(chosen)
             self._newest = np.empty(0)
 
     def _seen(self, observations: Any, action_mask: np.ndarray | None) -> np.ndarray:

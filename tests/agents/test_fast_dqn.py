@@ -87,17 +87,28 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(expected, num_steps):
 
 
 def test_acting_goes_on_while_a_minibatch_is_computed():
-    stepped, waited = threading.Event(), []
+    due, begun, stepped = (threading.Event() for _ in range(3))
 
     def delay(part):
-        if part == "step" and waited:
+        if part == "step" and due.is_set():
+            assert begun.wait(30), "the first minibatch was due, but did not begin"
             stepped.set()
-        if part == "minibatch" and not waited:
-            waited.append(True)
+        if part == "minibatch" and not begun.is_set():
+            begun.set()
             assert stepped.wait(30), "no step was taken while the first minibatch was under way"
 
-    Run(delay).begin().run()
-    assert waited
+    run = Run(delay)
+    take_due = run.actor_learner.experience.take_due
+
+    def take_and_tell():
+        number = take_due()
+        if number:
+            due.set()
+        return number
+
+    run.actor_learner.experience.take_due = take_and_tell
+    run.begin().run()
+    assert begun.is_set()
 
 
 def test_actions_are_those_of_the_target_network():
@@ -124,3 +135,18 @@ def test_actions_are_those_of_the_target_network():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         make_config("fast_dqn", "cartpole", SMALL | settings)
+
+
+def test_after_a_crash_periods_still_end_where_the_target_is_refreshed(expected):
+    run = Run().begin()
+    steps = run.steps()
+    for _ in range(51):
+        next(steps)
+    experience = run.actor_learner.experience
+    refreshes = run.client.counters.target_refreshes
+    experience.truncate()  # as where new games begin
+    while not experience.ends_period:
+        next(steps)
+    assert run.client.counters.minibatches % SMALL["target_period"] == 0
+    assert run.client.counters.target_refreshes == refreshes + 1
+    steps.close()

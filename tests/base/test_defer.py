@@ -43,5 +43,19 @@ def test_a_package_is_kept_from_another_one_and_nobody_else_is(tmp_path):
     assert run(tmp_path) == "False"
 
 
+def test_one_that_is_not_installed_is_missed_where_it_is_first_used():
+    program = """
+from async_dqn.base.defer import defer
+defer("no_such_package")
+import no_such_package as it
+try:
+    it.value
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "No module named 'no_such_package'\n", done.stderr
+
+
 def test_what_is_imported_already_is_hidden_from_nobody(tmp_path):
     assert run(tmp_path, "first") == "True"

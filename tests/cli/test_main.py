@@ -176,7 +176,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["evaluate", "--logdir=none", "--pretrained=pong"], ["--logdir=none"]),
         (["evaluate", "--pretrained=pong", "--overlay=q"], ["--overlay=q", "--video=FILE", "--human"]),
         (["evaluate", "--pretrained=pong", "--overlay=policy"], ["--overlay=policy", "--video=FILE", "--human"]),
-        (["evaluate", "--pretrained=pong", "--video=x.gif", "--video_seconds=0"], ["more than 0"]),
+        (["evaluate", "--pretrained=pong", "--video=x.gif", "--video_seconds=0"], ["at least 0.1"]),
         (["evaluate", "--pretrained=pong", "--overlay=r"], ["none|q|policy"]),
         (["export", "--logdir=none", "--format=onnx"], ["saved_model|agent"]),
         (["export"], ["--logdir=FOLDER"]),

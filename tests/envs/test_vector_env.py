@@ -385,3 +385,18 @@ def test_playing_again_takes_a_bounded_time(monkeypatch):
     with pytest.raises(ValueError, match="to play 50 steps again takes more than"):
         other.restore(env.state())
     assert other.reset().tolist() == [[0, 0]] * 2
+
+
+def test_a_long_game_of_one_environment_keeps_those_of_others_from_no_record(monkeypatch):
+    monkeypatch.setattr(vector_env, "_MOST_RECORDED", 15)
+    env, other = make("CartPole-v1", 2), make("CartPole-v1", 2)
+    env._steps_per_seed = other._steps_per_seed = 1
+    env.reset()
+    ends = []
+    for step in range(200):
+        result = env.step(np.array([1, step % 2]))  # 0 falls after some nine steps, 1 later
+        ends += [(episode.environment, episode.length) for episode in result.episodes]
+        if ends and ends[-1][0] == 1 and ends[-1][1] > 15 and env.state()["series_steps"].max() < 15:
+            break
+    assert max(length for environment, length in ends if environment == 0) < 15 and ends[-1][0] == 1
+    np.testing.assert_array_equal(other.restore(env.state()), result.observation)

@@ -5,6 +5,7 @@ Parameters and updates are small whole numbers, so that sums are exact in float3
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from fakes import (
     FragileStore,
     delta_client,
@@ -246,3 +247,23 @@ def test_all_clients_give_the_same_numbers(optimizer):
             np.testing.assert_array_equal(other[2][name], slots[name], err_msg=name)
         assert other[3] == counters
     assert counters == Counters(24, 24, 12, updates=10, nonfinite=2, target_refreshes=3)
+
+
+def test_an_optimizer_rests_where_a_minibatch_says_nothing_of_its_module():
+    modules = [make_module(3, optimizer=optimizers.adam()), make_module(2, "v", optimizer=descent(), has_target=False)]
+    for store, client in make_clients(modules, target_period=4):
+        found = []
+        for first in ([1.0, 2.0, 3.0], [0.0, 0.0, 0.0]):
+            client.consume([tf.constant(first), tf.ones(2)], tf.constant(client.rates()))
+            client.after_minibatch()
+            slots = client.slots() or {
+                name.replace("/slot/", "/"): value for name, value in store.state().items() if "/slot/" in name
+            }
+            found.append({name: np.copy(value) for name, value in slots.items() if name.startswith("q/")})
+            found[-1] |= {name: value.numpy() for name, value in client.online.items()}
+        client.finish()
+        before, after = found
+        assert len(before) > 3
+        for name in before.keys() - {"v"}:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+        assert (after["v"] < before["v"]).all()

@@ -109,6 +109,7 @@ def test_each_row_is_remembered_until_it_is_reset(share_torso):
     recurrent_state = np.zeros((3, agent.recurrent_size), np.float32)
     for number in range(8):
         seen = rng.normal(size=(3, 4)).astype(np.float32)
+        player.reset([])  # none
         if number == 3:
             player.reset([1])
             recurrent_state[1] = 0

@@ -29,7 +29,6 @@ class Bench:
       repetitions: how often each case is measured.
       output: folder for bench.json and bench.md; new or empty.
       peer: "sb3", measured in turn with our programs, or "none".
-      peer_python: a Python that has what the peer needs; None: one is made.
       soak_minutes: length of a soak at the end; 0: none.
 
     Raises:
@@ -41,18 +40,11 @@ class Bench:
     repetitions: int
     output: Path
     peer: str = "none"
-    peer_python: str | None = None
     soak_minutes: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.repetitions <= 1_000:
-            raise UserError(f"--repetitions={self.repetitions}: must be 1 to 1000")
-        if not 0 <= self.soak_minutes <= 100_000:
-            raise UserError(f"--soak_minutes={self.soak_minutes:g}: must be a number of at least 0 and at most 100000")
         if not self.sections and not self.soak_minutes:
             raise UserError("--sections=none: leaves nothing to measure without --soak_minutes")
-        if self.peer_python is not None and self.peer == "none":
-            raise UserError(f"--peer_python={self.peer_python}: say with --peer whose Python it is")
         if self.peer != "none" and "programs" not in self.sections:
             raise UserError(f"--peer={self.peer}: is measured in the section programs, which --sections leaves out")
         if self.peer != "none" and self.plan.work not in PEER_WORKS:
@@ -73,7 +65,7 @@ def run_bench(bench: Bench, progress: Progress | None = None) -> int:
     """Measures and reports. Gives the exit code: 0, 1 if anything failed, 130 if interrupted.
 
     Raises:
-      UserError: the output folder or the peer's Python cannot be used.
+      UserError: the output folder cannot be used.
       RunError: the peer cannot be set up.
     """
     try:
@@ -122,8 +114,8 @@ def make_cases(bench: Bench, say: Callable[[str], None], origin: dict[str, Any])
         cases += SECTIONS[section](bench.plan)
         if section == "programs" and bench.peer != "none":
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "async-dqn" / "peers"
-            python = Path(bench.peer_python) if bench.peer_python else peer.ensure_environment(cache, say)
-            origin["peers"] = {peer.TITLES[bench.plan.work]: peer.versions(python)}
+            python = peer.ensure_environment(cache, say)
+            origin["peers"] = {peer.TITLES[bench.plan.work]: peer.VERSIONS}
             cases += peer.cases(python, bench.plan)
     return cases
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from async_dqn.base.errors import RunError, UserError, one_line
+from async_dqn.base.errors import RunError, one_line
 from async_dqn.run.progress import count
 from async_dqn.settings.config import ReplaySettings
 from async_dqn.tools.bench.programs import LOG, Program, Row, measure
@@ -18,21 +18,15 @@ from async_dqn.tools.bench.work import Case, Plan, config
 NAME = "Stable-Baselines3"
 TITLES = {"nature": f"{NAME} DQN", "a2c": f"{NAME} A2C"}  # by work
 SCRIPT = Path(__file__).parent / "peers" / "sb3.py"
-REQUIREMENTS = (
-    "stable-baselines3==2.9.2",
-    "torch==2.13.0",
-    "gymnasium==1.4.0",
-    "ale-py==0.12.1",
-    "opencv-python-headless==5.0.0.93",
-    'numpy==2.2.6 ; python_version < "3.11"',
-    'numpy==2.4.6 ; python_version >= "3.11"',
-)
-_PACKAGES = list(dict.fromkeys(line.partition("==")[0] for line in REQUIREMENTS))
-_PROBE = """
-import importlib.metadata, json, platform, sys
-versions = {name: importlib.metadata.version(name) for name in sys.argv[1:]}
-print(json.dumps({"python": platform.python_version()} | versions))
-"""
+VERSIONS = {
+    "stable-baselines3": "2.9.2",
+    "torch": "2.13.0",
+    "gymnasium": "1.4.0",
+    "ale-py": "0.12.1",
+    "opencv-python-headless": "5.0.0.93",
+    "numpy": "2.2.6" if sys.version_info < (3, 11) else "2.4.6",
+}
+_REQUIREMENTS = [f"{name}=={version}" for name, version in VERSIONS.items()]
 
 
 def cases(python: Path, plan: Plan) -> list[Case]:
@@ -69,7 +63,7 @@ def ensure_environment(cache: Path, say: Callable[[str], None]) -> Path:
     Raises:
       RunError: it could not be made; names the reason and the log.
     """
-    wanted = zlib.crc32("\n".join([sys.version, sys.prefix, str(cache), *REQUIREMENTS]).encode())
+    wanted = zlib.crc32("\n".join([sys.version, sys.prefix, str(cache), *_REQUIREMENTS]).encode())
     folder = cache / f"sb3-{wanted:08x}"
     python, stamp, log = folder / "bin" / "python", folder / "finished", cache / f"{folder.name}.log"
     if stamp.exists():
@@ -80,7 +74,7 @@ def ensure_environment(cache: Path, say: Callable[[str], None]) -> Path:
         with open(log, "w", encoding="utf-8") as output:
             for command in (
                 [sys.executable, "-m", "venv", "--clear", str(folder)],
-                [str(python), "-m", "pip", "--no-input", "install", *REQUIREMENTS],
+                [str(python), "-m", "pip", "--no-input", "install", *_REQUIREMENTS],
             ):
                 environ = os.environ | {"PIP_USER": "0"}
                 subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ, check=True)
@@ -89,19 +83,4 @@ def ensure_environment(cache: Path, say: Callable[[str], None]) -> Path:
     except (OSError, subprocess.SubprocessError) as error:
         lines = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
         reason = next((line for line in reversed(lines) if line.startswith("ERROR")), error)
-        raise RunError(
-            f"{NAME} cannot be set up: {one_line(reason)} (see {log}); --peer_python=PATH uses a Python that has it"
-        ) from error
-
-
-def versions(python: Path) -> dict[str, str]:
-    """What a Python has of the packages that the peer needs. Raises UserError where it does not run or lacks one."""
-    command = [str(python), "-I", "-c", _PROBE, *_PACKAGES]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        reason = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        reason = str(error)
-    raise UserError(f"--peer_python={python}: cannot run {NAME}: {one_line(reason)}; it needs {', '.join(_PACKAGES)}")
+        raise RunError(f"{NAME} cannot be set up: {one_line(reason)} (see {log})") from error

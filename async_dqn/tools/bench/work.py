@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from async_dqn.agents import table
-from async_dqn.base.errors import UserError
 from async_dqn.settings.config import Config
 
 _ENDLESS = {"total_steps": 10**9, "stop_at_return": math.inf}  # the benchmark ends the program
@@ -100,8 +99,6 @@ class Plan:
     replay: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.seconds <= 86_400:
-            raise UserError(f"--seconds={self.seconds:g}: must be a number of at least 1 and at most 86400")
         config(self)
 
 

@@ -67,9 +67,6 @@ class Comparison:
       games: greedy games that every trained agent plays; those of a study play none.
       study: the name of a study, whose runs take the place of one agent's; with `quick` the part that takes minutes.
       given: settings that the user gave to all runs of the study.
-
-    Raises:
-      UserError: at construction, naming the flag, the value and what is allowed.
     """
 
     config: Config
@@ -80,12 +77,6 @@ class Comparison:
     study: str = ""
     quick: bool = False
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        games = () if self.study else (("games", self.games, 10_000),)
-        for flag, value, most in (("seeds", self.num_seeds, 100), *games):
-            if not 1 <= value <= most:
-                raise UserError(f"--{flag}={value}: must be 1 to {most}")
 
     def trials(self) -> list[Trial]:
         """Baseline first, then each cluster; seed by seed, so that whatever slows the machine for an hour meets all."""

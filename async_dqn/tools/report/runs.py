@@ -141,9 +141,10 @@ def read_runs(paths: Iterable[str]) -> list[Run]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """What evaluation.json holds; nothing where it is not of the run's newest state, or cannot be read."""
+    """What evaluation.json holds; nothing where its games were not greedy, or not of the run's newest state."""
     found, summary = (read_json(path / name, []) for name in ("evaluation.json", "summary.json"))
-    return found if found.get("checkpoint_env_steps") == summary.get("env_steps") else {}
+    is_newest = found.get("checkpoint_env_steps") == summary.get("env_steps")
+    return found if is_newest and found.get("actions") == "greedy" and not found.get("epsilon") else {}
 
 
 def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:

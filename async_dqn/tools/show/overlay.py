@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from async_dqn.nn.policies import log_softmax
+from async_dqn.nn.policies import NEVER, log_softmax
 
 _MIN_HEIGHT = 400  # pixels; smaller pictures are enlarged
 _WIDTH = 240  # of the panel
@@ -24,7 +24,7 @@ _CHOSEN, _OTHER = (230, 159, 0), (86, 180, 233)  # of Okabe and Ito, which the c
 
 
 class Bar(NamedTuple):
-    """How an action is shown."""
+    """How an action is shown: without a text it has no bar."""
 
     begin: float  # from 0 at the left to 1 at the right
     end: float
@@ -87,7 +87,8 @@ class Overlay(abc.ABC):
             centre = top + row / 2
             draw.text((_MARGIN, centre), name, font=font, fill=_CHOSEN if index == action else _TEXT, anchor="lm")
             bottom = max(top + 2, top + row - 3)  # with very many actions a line
-            draw.rectangle((begin, top + 2, end, bottom), fill=colour)
+            if bar.text:
+                draw.rectangle((begin, top + 2, end, bottom), fill=colour)
             draw.text((_WIDTH - _MARGIN, centre), bar.text, font=font, fill=_TEXT, anchor="rm")
         middle = left + (right - left) * self.axis
         draw.line((middle, _TITLE_HEIGHT, middle, _TITLE_HEIGHT + len(bars) * row), fill=_QUIET)
@@ -112,21 +113,23 @@ class Overlay(abc.ABC):
 class QOverlay(Overlay):
     """Action values: a bar is how much better or worse an action is than the mean of all, which the agent decides by.
 
-    The number beside it is the value itself. Bars are measured by the widest difference of the last 30 steps.
+    The number beside it is the value itself. Bars are measured by the widest difference of the last 30 steps. An action
+    that cannot be taken has neither.
     """
 
-    head, what, title, axis = "q_values", "action values", "action values, and better or worse", 0.5
+    head, what, title, axis = "q_values", "action values", "action values, against their mean", 0.5
 
     def __init__(self, action_names: Sequence[str]):
         super().__init__(action_names)
         self._widest: collections.deque[float] = collections.deque(maxlen=_SCALE)  # difference of each step
 
     def _bars(self, scores: np.ndarray) -> list[Bar]:
-        differences = scores - np.mean(scores)
+        allowed = scores > NEVER
+        differences = np.where(allowed, scores - np.mean(scores[allowed]), 0) if allowed.any() else 0 * scores
         self._widest.append(float(np.abs(differences).max()))
         ends = self.axis + differences / (2 * max(*self._widest, 1e-6))
         return [
-            Bar(min(self.axis, end), max(self.axis, end), f"{score:.2f}" if abs(score) < 100 else f"{score:.0f}")
+            Bar(min(self.axis, end), max(self.axis, end), _number(score) if score > NEVER else "")
             for score, end in zip(scores.tolist(), ends.tolist(), strict=True)
         ]
 
@@ -142,6 +145,10 @@ class PolicyOverlay(Overlay):
 
 
 OVERLAYS: dict[str, type[Overlay]] = {"q": QOverlay, "policy": PolicyOverlay}
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
 
 
 def _enlarge(picture: np.ndarray) -> np.ndarray:

@@ -45,15 +45,19 @@ class Screen:
         self._env.close()
 
 
-def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -> Screen:
+def make_screen(
+    spec: EnvironmentSpec, seed: int, *, max_episode_steps: int | None = None, has_window: bool = False
+) -> Screen:
     """The screen of the first environment of those that `make_vector_env` seeds with `seed`.
 
     Args:
+      max_episode_steps: as in `make_vector_env`.
       has_window: the pictures are shown in a window of pygame's, which gymnasium draws with as well.
 
     Raises:
       UserError: the environment cannot be drawn.
     """
+    spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
     if spec.is_atari:
         emulator = make_emulators(
             spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1
@@ -63,7 +67,7 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
     if not has_window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
     single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
-    frames_per_second = int(single.metadata.get("render_fps") or 30)
+    frames_per_second = max(1, round((single.metadata.get("render_fps") or 30) / spec.frame_skip))
     return Screen(VectorEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
 
 

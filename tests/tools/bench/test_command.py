@@ -84,14 +84,13 @@ def run(tmp_path, **options):
         (["--work=chess"], "nature|a2c|pong-fast|boxing"),
         (["--repetitions=0"], "1 to 1000"),
         (["--repetitions=1.5"], "whole number"),
-        (["--seconds=0"], "at least 1"),
-        (["--soak_minutes=nan"], "at least 0"),
+        (["--seconds=0"], "1 to 86400"),
+        (["--soak_minutes=nan"], "0 to 100000"),
         (["--num_ps=0"], "at least 1"),
         (["--replay_capacity=5"], "at least"),
         (["--replay_capacity=5000", "--work=a2c"], "dqn"),
         (["--warmup_steps=0"], "at least 1"),
         (["--num_workers=0"], "at least 1"),
-        (["--peer_python=python"], "--peer"),
         (["--peer=sb3", "--sections=parts"], "programs"),
         (["--peer=sb3", "--work=pong-fast"], "--work=nature or --work=a2c"),
         (["--output=full"], "already holds files"),
@@ -225,14 +224,14 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(mon
 
 
 def test_a_peer_is_measured_in_turn_with_our_programs(monkeypatch, tmp_path):
-    monkeypatch.setattr(peer, "versions", lambda python: {"python": str(python)})
+    monkeypatch.setattr(peer, "ensure_environment", lambda cache, say: Path("/p"))
     origin = {}
-    asked = bench(tmp_path, sections=("limit", "programs"), peer="sb3", peer_python="/p")
+    asked = bench(tmp_path, sections=("limit", "programs"), peer="sb3")
     made = command.make_cases(asked, lambda line: None, origin)
     names = [case.name for case in made if case.section == "programs"]
     assert names[:2] == ["baseline", "fast_dqn"]
     assert [peer.TITLES["nature"] in name for name in names] == [False, False, False, False, True, True]
-    assert made[0].section == "limit" and origin == {"peers": {peer.TITLES["nature"]: {"python": "/p"}}}
+    assert made[0].section == "limit" and origin == {"peers": {peer.TITLES["nature"]: peer.VERSIONS}}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from async_dqn.base.errors import RunError, UserError
+from async_dqn.base.errors import RunError
 from async_dqn.tools.bench import peer, programs
 from async_dqn.tools.bench.work import Plan, config
 
@@ -47,7 +47,7 @@ def test_an_environment_is_made_once(pip, tmp_path):
     python = peer.ensure_environment(tmp_path / "cache", said.append)
     assert python.exists() and tmp_path / "cache" in python.parents and len(said) == 1
     (call,) = pip()
-    assert all(line in call for line in peer.REQUIREMENTS)
+    assert all(f"{name}=={version}" in call for name, version in peer.VERSIONS.items())
     assert peer.ensure_environment(tmp_path / "cache", said.append) == python
     assert len(pip()) == len(said) == 1
 
@@ -56,7 +56,7 @@ def test_an_environment_is_made_once(pip, tmp_path):
 def test_an_environment_that_is_not_the_wanted_one_is_made_anew(pip, tmp_path, monkeypatch, change):
     python = peer.ensure_environment(tmp_path, lambda line: None)
     if change == "requirements":
-        monkeypatch.setattr(peer, "REQUIREMENTS", ("other==1",))
+        monkeypatch.setattr(peer, "_REQUIREMENTS", ["other==1"])
     if change == "python":
         monkeypatch.setattr(sys, "version", "another")
     if change == "cut short":
@@ -69,28 +69,10 @@ def test_a_failure_is_told_in_one_line_and_tried_again(pip, tmp_path, monkeypatc
     monkeypatch.setenv("FAKE_PIP", "fail")
     with pytest.raises(RunError) as raised:
         peer.ensure_environment(tmp_path, lambda line: None)
-    assert all(words in str(raised.value) for words in ("no matching distribution", ".log", "--peer_python"))
+    assert all(words in str(raised.value) for words in ("no matching distribution", ".log"))
     monkeypatch.setenv("FAKE_PIP", "")
     peer.ensure_environment(tmp_path, lambda line: None)
     assert len(pip()) == 2
-
-
-def test_versions_are_those_of_the_peers_python(monkeypatch):
-    import numpy
-
-    monkeypatch.setattr(peer, "_PACKAGES", ["numpy"])
-    found = peer.versions(Path(sys.executable))
-    assert found == {"python": ".".join(map(str, sys.version_info[:3])), "numpy": numpy.__version__}
-
-
-@pytest.mark.parametrize(
-    ("python", "words"),
-    [("/no/such/python", "No such file"), (sys.executable, "stable-baselines3"), ("/bin/false", "exit code 1")],
-)
-def test_a_python_that_lacks_something_is_refused(python, words):
-    with pytest.raises(UserError) as raised:
-        peer.versions(Path(python))
-    assert f"--peer_python={python}" in str(raised.value) and words in str(raised.value)
 
 
 def test_cases_are_rows_of_the_programs_table():

@@ -35,9 +35,6 @@ def test_no_work_ends_by_itself_while_it_is_measured(name):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seconds": 0.5}, ["--seconds=0.5", "at least 1"]),
-        ({"seconds": math.nan}, ["--seconds=nan"]),
-        ({"seconds": math.inf}, ["--seconds=inf"]),
         ({"num_ps": 0}, ["--num_ps=0", "at least 1"]),
         ({"num_workers": 1_000}, ["--num_workers=1000", "at most 512"]),
         ({"overrides": {"batch_size": 0}}, ["--batch_size=0"]),

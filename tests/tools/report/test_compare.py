@@ -59,6 +59,13 @@ def test_the_command_line_says_what_is_compared(asked, tmp_path):
     assert {trial.config.agent for trial in asked[1].trials()} == {"ppo"}
 
 
+def test_settings_are_checked_against_the_workers_that_there_will_be(asked, tmp_path):
+    sync = ["--env=CartPole-v1", "--update_mode=sync", "--backup_workers=2"]
+    assert call(*sync, "--worker_counts=4", f"--logdir={tmp_path}") == 0
+    assert [trial.config.num_workers for trial in asked[0].trials()][:2] == [1, 4]
+    assert call(*sync, "--worker_counts=1,2") == 2
+
+
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     assert call("--quick", f"--logdir={tmp_path}") == 0
     assert call() == 0
@@ -72,6 +79,8 @@ def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     [
         (["--seeds=0"], "--seeds=0: must be 1 to 100"),
         (["--games=0"], "--games=0: must be 1 to 10000"),
+        (["--agent=fast_dqn", "--env=CartPole-v1"], "--agent=fast_dqn: trains in one process"),
+        (["--study=sharing", "--preset=cartpole"], "--preset=cartpole: a study sets it itself"),
         (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
         (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),
@@ -141,7 +150,7 @@ def end(trial, reason, played=None):
         own = {name: getattr(trial.config, name) for name in ("seed", "num_ps", "num_workers")}
         write_run(trial.run.path, [1.0, 2.0], command=job, exit_reason=reason, summary={"env_steps": 70}, **own)
     if played:
-        evaluation = {"games": played[0], "checkpoint_env_steps": played[1], "mean": 1.0}
+        evaluation = {"games": played[0], "checkpoint_env_steps": played[1], "mean": 1.0, "actions": "greedy"}
         (trial.run.path / "evaluation.json").write_text(json.dumps(evaluation))
 
 

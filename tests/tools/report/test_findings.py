@@ -23,7 +23,9 @@ def run(tmp_path, seed, *, minutes=None, workers=0, greedy=None, goal=18.0, agen
     summary = NUMBERS | solved | summary
     write_run(path, [1.0, 2.0], command=command, summary=summary, described=described, **settings)
     if greedy is not None:
-        (path / "evaluation.json").write_text(json.dumps({"mean": greedy, "checkpoint_env_steps": 6_000}))
+        (path / "evaluation.json").write_text(
+            json.dumps({"mean": greedy, "checkpoint_env_steps": 6_000, "actions": "greedy"})
+        )
     return read_run(path)
 
 

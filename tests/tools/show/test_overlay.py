@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from async_dqn.nn.policies import NEVER
 from async_dqn.tools.show.overlay import PolicyOverlay, QOverlay
 
 ORANGE, BLUE = (230, 159, 0), (86, 180, 233)
@@ -95,3 +96,14 @@ def test_the_curve_is_of_the_values_of_the_states():
     rows, columns = pixels(drawn[200:], ORANGE)
     first, last = rows[columns == columns.min()].min(), rows[columns == columns.max()].max()
     assert first - last > 30  # it rises
+
+
+def test_an_action_that_cannot_be_taken_has_no_bar_and_no_number():
+    game, background = np.zeros((400, 100, 3), np.uint8), (22, 24, 29)
+    drawn = QOverlay(["left", "right", "up"]).draw(game, np.float32([-3, 1, NEVER]), 1, 2.0)[:100]
+    two = QOverlay(["left", "right"]).draw(game, np.float32([-3, 1]), 1, 2.0)[:100]
+    for colour in (ORANGE, BLUE):  # the others are as if it were not there
+        assert _width(drawn, colour) == _width(two, colour) > 10
+    row_of_up = drawn[28 + 2 * 26 : 28 + 3 * 26]
+    assert not len(pixels(row_of_up, BLUE)[0])
+    assert (row_of_up[:, -50:] == background).all()

@@ -6,6 +6,7 @@ from PIL import Image
 
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
+from async_dqn.envs.options import Options
 from async_dqn.tools.show.screen import make_screen
 
 
@@ -48,6 +49,25 @@ def test_it_draws_gymnasium_environments_at_their_own_speed():
     assert first.dtype == np.uint8
     assert not np.array_equal(first, later)
     assert screen.frames_per_second == 50
+
+
+def test_it_begins_a_new_game_where_the_agent_s_is_cut_off():
+    spec = registry.resolve("CartPole-v1", "none")
+    env = registry.make_vector_env(spec, 1, seed=3, max_episode_steps=3)
+    screen = make_screen(spec, seed=3, max_episode_steps=3)
+    screen._picture = lambda observation: observation  # what the twin sees
+    env.reset(), screen.reset()
+    results = [(env.step(np.array([1])), screen.step(1)) for _ in range(7)]
+    screen.close()
+    assert sum(len(result.episodes) for result, _ in results) == 2
+    for result, seen in results:
+        np.testing.assert_array_equal(seen, result.observation[0])
+
+
+def test_where_each_action_is_taken_several_times_pictures_are_fewer():
+    screen = make_screen(registry.resolve("CartPole-v1", "none", Options(frame_skip=4)), seed=3)
+    screen.close()
+    assert screen.frames_per_second == 12
 
 
 def test_an_environment_that_draws_nothing_is_named(monkeypatch):
