@@ -229,7 +229,8 @@ class FragileStore(QStore):
         """It is in reach again, and nothing was lost."""
         self.is_out = False
         while self._unsettled:
-            self.add_counts(self._unsettled.pop())
+            counts = self._unsettled.pop()
+            self.add_counts(counts._replace(updates=0, dropped=counts.dropped + counts.updates))
 
     def roll_back(self, state: Mapping[str, np.ndarray]) -> None:
         """It is in reach again, as it was once."""

@@ -153,11 +153,15 @@ class Channel:
             return self._send(0, Counters(), step, again)
 
     def settle(self) -> int:
-        """After an outage: sends counts that may not have arrived. Gives the steps granted to calls that never knew."""
+        """After an outage: sends counts that may not have arrived. Gives the steps granted to calls that never knew.
+
+        The updates of these calls are given up: where one has arrived it is counted already, else it was dropped.
+        """
         unheard_of = 0
         with self._sending:
             for number, counts in sorted(self._unsettled.items()):
-                unheard_of += self._send(number, counts, self._plain)[0].granted
+                given_up = counts._replace(updates=0, model_updates=0, dropped=counts.dropped + counts.updates)
+                unheard_of += self._send(number, given_up, self._plain)[0].granted
                 del self._unsettled[number]
         return unheard_of
 

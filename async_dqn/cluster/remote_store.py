@@ -204,8 +204,12 @@ class RemoteParameterStore:
         """Ends the membership: this worker is done."""
         self._counts.run_again(self._nodes.leave)
 
-    def reconnect(self, deadline: float, should_stop: Callable[[], bool]) -> None:
-        """Goes on after an outage, once every ps listens. Raises RunError where one does not after `deadline` s."""
+    def reconnect(self, deadline: float, should_stop: Callable[[], bool]) -> bool:
+        """Goes on after an outage, once every ps listens. Raises RunError where one does not after `deadline` s.
+
+        Returns:
+          Whether every ps listens; else it was told to stop before.
+        """
         missing = wait_until_reachable(self._spec.ps, deadline, should_stop)
         if missing and not should_stop():
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {deadline:.0f} s")
@@ -214,6 +218,7 @@ class RemoteParameterStore:
         with self._exchanging:
             self._segments.drop()
         self._outages.end()
+        return not missing
 
     def settle(self) -> bool:
         """After `reconnect`: sends counts that may not have arrived. False where the parameters were restored since."""

@@ -83,7 +83,7 @@ class Chief:
         self._progress = progress
         self._needed = steps_to_goal(agent.config)
         self._forecast = Forecast(self._needed)
-        self.keep: Callable[[dict[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
+        self.keep: Callable[[Mapping[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
         self._saver = Saver(run, agent.config.keep_checkpoints, progress.say)
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
@@ -129,7 +129,7 @@ class Chief:
             faults = restored["faults"]
             self._restarts_before = faults["restarts_before"] + (0 if is_live else faults["restarts"])
             self._ps_recoveries, self._steps_lost = faults["ps_recoveries"], faults["steps_lost"]
-            if was_cut_short and not is_live:  # the process that was the chief before could not count this
+            if was_cut_short and not is_live and config.num_ps:  # the chief before died with its ps, and did not count
                 self._ps_recoveries += 1
                 self._restarts_before += 1
         if is_live:
@@ -276,13 +276,24 @@ class Chief:
                 raise
             self._progress.say(f"could not save: {error}; the run goes on without this checkpoint")
             return
+        self._save(state, self.values(), exit_reason)
+
+    def save_copy(self, state: Mapping[str, np.ndarray], values: dict[str, Any], exit_reason: str) -> str:
+        """Ends with a checkpoint of what was read before, as the store is out of reach. Returns as `finish` does.
+
+        Args:
+          values: as of `values`, of when `state` was read.
+        """
+        self._save(state, values, exit_reason)
+        return self._close()
+
+    def _save(self, state: Mapping[str, np.ndarray], values: dict[str, Any], exit_reason: str) -> None:
         counters = saved_counters(state)
         is_finite = all(np.isfinite(array).all() for array in state.values())
         if is_finite:
             self._saved_steps = counters.env_steps
         else:
             self._progress.say("warning: the parameters are not finite; they are not saved over the last checkpoint")
-        values = self.values()
         if is_finite:
             self.keep(state, values)
         arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
@@ -346,6 +357,9 @@ class Chief:
         counters = self.log()
         self._say_what_is_lost(counters)
         self.save(exit_reason)
+        return self._close()
+
+    def _close(self) -> str:
         unsaved = self._saver.finish()
         self._metrics.close()
         self._episodes.close()

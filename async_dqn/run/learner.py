@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents.base import Agent
+from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Source
 from async_dqn.nn.aligned import as_tensor
 from async_dqn.nn.losses import clip_together
@@ -82,7 +83,14 @@ class Learner:
             self._names = ["loss", *loss.statistics]
             return tf.stack([loss.value, *loss.statistics.values()]), loss.per_item, is_finite
 
-        return step.get_concrete_function()  # calls cost less Python, and cannot trace again
+        made = step.get_concrete_function()  # calls cost less Python, and cannot trace again
+        unknown = {*self._names} - {"loss", *self._agent.metrics}
+        if unknown:
+            raise UserError(
+                f"--agent={self._agent.config.agent}: its loss gives the statistics {', '.join(sorted(unknown))}, "
+                "which its metrics do not name"
+            )
+        return made
 
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All gradients, where those of trained modules are scaled down together to `max_gradient_norm`."""

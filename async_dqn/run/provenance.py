@@ -22,9 +22,15 @@ def _version(package: str) -> str | None:
 
 def git_revision() -> str | None:
     """The commit, with -dirty where files differ from it; None outside of a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    here = Path(__file__)
+    if not _git("ls-files", here.name):  # installed within a checkout of something else
+        return None
+    return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None

@@ -69,6 +69,7 @@ class WorkerRun:
         self._joined_at = 0.0  # when this worker joined, by the monotonic clock
         self._has_begun = False  # config.json is this process's own
         self._unsaved = ""  # what of the end could not be saved
+        self._has_tried_to_end = False  # during an outage
 
     def run(self, *, resume: bool, num_threads: int) -> int:
         """Trains to the end, through every outage that can be mended. Gives the exit code."""
@@ -109,8 +110,13 @@ class WorkerRun:
                 self._fail(error, client)
                 raise
             except Outage as outage:
-                self._recover(outage, client, training)
-                if self._should_stop.is_set():
+                try:
+                    is_back = self._recover(outage, client, training)
+                except RunError:  # a ps does not come back
+                    self._save_copy("running")
+                    raise
+                if not is_back:
+                    self._save_copy(exit_reason(Stop.INTERRUPTED))
                     training.save(_SIGNAL_SAVE_DEADLINE)
                     return 130
         training.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
@@ -257,8 +263,21 @@ class WorkerRun:
         assert self._leave is not None
         self._leave(130)
 
-    def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> None:
-        """Waits until the parameters are there again, and goes on with them. The chief restores what was lost."""
+    def _save_copy(self, reason: str) -> None:
+        """Where the servers are out of reach at the end: makes a checkpoint of the chief's copy of what they held."""
+        copy = self._standby.newest() if self._standby else None
+        if self._chief and copy:
+            unsaved = self._chief.save_copy(copy.state, copy.values, reason)
+            if not unsaved:
+                steps = saved_counters(copy.state).env_steps
+                self._progress.say(f"saved worker 0's copy ({copy.ages(time.monotonic())}) at {steps:,} agent steps")
+
+    def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> bool:
+        """Waits until the parameters are there again, and goes on with them. The chief restores what was lost.
+
+        Returns:
+          Whether they are; else this process was told to end before.
+        """
         assert isinstance(self._store, RemoteParameterStore) and isinstance(client, RoundTripClient)  # see `_reconnect`
         noticed_at = time.monotonic()
         client.abandon_round_trip(self._config.ps_deadline)
@@ -266,9 +285,11 @@ class WorkerRun:
             self._standby.settle(self._config.ps_deadline)
         has_restored = rolled_back = False
         while True:
-            self._reconnect(outage)
+            is_back = self._reconnect(outage)
             if self._should_stop.is_set():
-                return
+                if not is_back or self._has_tried_to_end:
+                    return False
+                self._has_tried_to_end = True  # in order, as the servers may be there all the same
             try:
                 if self._index == 0 and not self._store.is_ready():
                     self._start = self._restore(noticed_at)
@@ -285,12 +306,12 @@ class WorkerRun:
                 if rolled_back:
                     training.forget()
                 self._progress.say("going on")
-                return
+                return True
             except Outage as another:
                 outage = another
 
-    def _reconnect(self, outage: Outage) -> None:
+    def _reconnect(self, outage: Outage) -> bool:
         assert isinstance(self._store, RemoteParameterStore)  # no other store is ever out of reach
         deadline = self._config.ps_deadline
         self._progress.say(f"{outage}; paused for up to {deadline:.0f} s until it is back")
-        self._store.reconnect(deadline, self._should_stop.is_set)
+        return self._store.reconnect(deadline, self._should_stop.is_set)

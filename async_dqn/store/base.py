@@ -23,7 +23,7 @@ class Counters(NamedTuple):
     env_steps: int = 0  # agent steps taken
     minibatches: int = 0
     updates: int = 0  # gradients, or accumulated deltas, applied
-    dropped: int = 0  # updates that were too stale to be applied
+    dropped: int = 0  # updates that were too stale to be applied, or lost on their way
     nonfinite: int = 0  # minibatches, or deltas, that were not finite and so never applied
     staleness_sum: int = 0  # over all updates
     staleness_max: int = 0

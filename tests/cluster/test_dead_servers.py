@@ -3,11 +3,13 @@
 import csv
 import json
 import re
+import signal
 
 import psutil
 import pytest
-from cluster_helpers import START, commands, processes_naming, wait_until
+from cluster_helpers import START, commands, processes_naming, wait_until, write_spec
 
+from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run.directory import RunDirectory
 
 pytestmark = pytest.mark.cluster
@@ -84,3 +86,32 @@ def test_dead_servers_cost_what_was_done_since_the_last_copy(tmp_path, servers, 
         assert gradients == 3 * summary["updates"] > 0
     if flags == ["--update_mode=sync"]:
         assert summary["staleness_max"] == 0
+
+
+def test_an_interrupt_while_a_server_is_away_saves_the_copy_and_the_run_goes_on_from_it(tmp_path):
+    spec, run = ClusterSpec.local(1, 1), RunDirectory(tmp_path / "run")
+    shared = [*FLAGS, "--total_steps=1000000", f"--cluster_spec={write_spec(tmp_path, spec)}", "--task_index=0"]
+    with commands(tmp_path) as start:
+        server = start("ps", "ps", *shared)
+        worker = start("worker", "worker", *shared, f"--logdir={run.path}")
+        wait_until(
+            lambda: run.metrics.exists() and any(steps > 1_000 for _, steps in _rows(run.metrics)),
+            3 * START,
+            "a thousand steps",
+        )
+        server.process.kill()
+        worker.wait_for_output("paused for up to 60 s")
+        steps = _rows(run.metrics)[-1][1]
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.wait(20) == 130, worker.out + worker.err
+        assert "saved worker 0's copy" in worker.out
+        summary = json.loads(run.summary.read_text())
+        assert summary["exit_reason"] == "interrupted"
+        assert steps - 3_000 < summary["env_steps"] <= steps + 1_000
+        shared[shared.index("--total_steps=1000000")] = f"--total_steps={summary['env_steps'] + 500}"
+        again = [
+            start("ps-again", "ps", *shared),
+            start("again", "worker", *shared, "--resume", f"--logdir={run.path}"),
+        ]
+        assert [task.wait(RUN) for task in again] == [0, 0], again[1].out + again[1].err
+    assert json.loads(run.summary.read_text())["env_steps"] == summary["env_steps"] + 500

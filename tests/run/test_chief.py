@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import direct_client, make_store
 
+from async_dqn.agents.dqn import DQNConfig
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage, RunError
 from async_dqn.run import checkpoints
@@ -167,6 +168,28 @@ def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recover
     assert chief.wall_seconds >= 100.0
     chief.finish("finished")
     assert json.loads(run.summary.read_text())["ps_recoveries"] == 1
+
+
+@pytest.mark.parametrize("has_servers", [True, False])
+def test_a_run_that_was_cut_short_had_lost_its_servers_if_it_had_any(parts, has_servers):
+    run, store, chief, said = parts
+    chief.finish("running")
+    settings = {} if has_servers else DQNConfig.unshared()
+    make_chief(run, store, said, settings, restored=newest(run).values).finish("finished")
+    summary = json.loads(run.summary.read_text())
+    assert (summary["ps_recoveries"], summary["worker_restarts"]) == ((1, 1) if has_servers else (0, 0))
+
+
+def test_what_was_read_before_is_saved_where_the_store_is_out_of_reach(parts, monkeypatch):
+    run, store, chief, _ = parts
+    store.add_counts(Counters(env_steps=9))
+    state, values = store.state(), chief.values()
+    store.add_counts(Counters(env_steps=5))
+    for name in ("state", "add_counts", "pull", "check", "take_episodes"):
+        monkeypatch.setattr(store, name, None)
+    assert chief.save_copy(state, values, "interrupted") == ""
+    assert newest(run).number == 9
+    assert json.loads(run.summary.read_text())["exit_reason"] == "interrupted"
 
 
 def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):

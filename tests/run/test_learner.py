@@ -9,7 +9,7 @@ import tensorflow as tf
 from fakes import delta_client, descent, direct_client, gradient_client
 
 from async_dqn.agents.base import Loss
-from async_dqn.base.errors import RunFailed
+from async_dqn.base.errors import RunFailed, UserError
 from async_dqn.base.schedules import constant
 from async_dqn.nn import optimizers
 from async_dqn.nn.aligned import aligned_empty
@@ -38,7 +38,7 @@ class Script:
 
 
 class Parts:
-    def __init__(self, make_client, *minibatches, max_gradient_norm=0.0, **options):
+    def __init__(self, make_client, *minibatches, max_gradient_norm=0.0, metrics=("twice",), **options):
         modules = [
             Module(name, Layout({"w": (16,)}), None, descent(), constant(rate), False)
             for name, rate in (("a", 1.0), ("b", 0.5))
@@ -52,7 +52,9 @@ class Parts:
             )
         self.client = make_client(self.store, **options)
         self.learner = Learner(
-            SimpleNamespace(modules=modules, trained=modules, loss=self.loss),
+            SimpleNamespace(
+                modules=modules, trained=modules, loss=self.loss, metrics=metrics, config=SimpleNamespace(agent="mine")
+            ),
             self.client,
             Script(*minibatches),
             max_gradient_norm=max_gradient_norm,
@@ -85,6 +87,11 @@ def test_minibatches_that_are_not_finite_are_passed_over_and_the_rest_counts(mak
     assert parts.learner.take_statistics() == {"loss": (2 + 6) / 2, "twice": 2 + 6}
     assert all(np.isnan(list(parts.learner.take_statistics().values())))  # none since
     assert parts.num_traces == 1
+
+
+def test_a_statistic_that_the_metrics_do_not_name_is_told():
+    with pytest.raises(UserError, match="^--agent=mine: its loss gives the statistics twice, which its metrics do not"):
+        Parts(direct_client, metrics=("once",))
 
 
 @EVERY_CLIENT
