@@ -62,6 +62,7 @@ class Chief:
       progress: shows where the run stands.
       restored: plain values of the checkpoint that the run goes on from; None in a new run.
       is_live: the store has gone on since that checkpoint, so that what was written after it counts.
+      has_servers: the store is that of parameter servers, which can be lost.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Chief:
         progress: Progress,
         restored: Mapping[str, Any] | None,
         is_live: bool = False,
+        has_servers: bool = False,
     ):
         agent = learner.agent
         self._config, self._run, self._store = agent.config, run, store
@@ -88,7 +90,7 @@ class Chief:
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
-        self._begin(restored, is_live=is_live, was_cut_short=run.exit_reason() == "running")
+        self._begin(restored, is_live=is_live, was_cut_short=has_servers and run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
         self._tensorboard.write_layout(layout(agent.metrics))
         self._best_saved = self._saver.best_mean() if restored is not None else -math.inf
@@ -129,7 +131,7 @@ class Chief:
             faults = restored["faults"]
             self._restarts_before = faults["restarts_before"] + (0 if is_live else faults["restarts"])
             self._ps_recoveries, self._steps_lost = faults["ps_recoveries"], faults["steps_lost"]
-            if was_cut_short and not is_live and config.num_ps:  # the chief before died with its ps, and did not count
+            if was_cut_short and not is_live:  # the chief before died with its servers, and could not count that
                 self._ps_recoveries += 1
                 self._restarts_before += 1
         if is_live:

@@ -185,6 +185,7 @@ class WorkerRun:
     def _make_chief(self, client: ParameterClient, training: Training) -> Chief:
         part = training.part
         assert isinstance(part, ActorLearner | SeparateLearner)
+        has_servers = isinstance(self._store, RemoteParameterStore)
         chief = Chief(
             run=self._run,
             store=self._store,
@@ -193,6 +194,7 @@ class WorkerRun:
             progress=self._progress,
             restored=self._start.restored,
             is_live=self._start.is_live,
+            has_servers=has_servers,
         )
         if isinstance(self._store, RemoteParameterStore):
             self._standby = Standby(self._store, chief.values, self._progress.say)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fakes import direct_client, make_store
 
-from async_dqn.agents.dqn import DQNConfig
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage, RunError
 from async_dqn.run import checkpoints
@@ -174,8 +173,7 @@ def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recover
 def test_a_run_that_was_cut_short_had_lost_its_servers_if_it_had_any(parts, has_servers):
     run, store, chief, said = parts
     chief.finish("running")
-    settings = {} if has_servers else DQNConfig.unshared()
-    make_chief(run, store, said, settings, restored=newest(run).values).finish("finished")
+    make_chief(run, store, said, restored=newest(run).values, has_servers=has_servers).finish("finished")
     summary = json.loads(run.summary.read_text())
     assert (summary["ps_recoveries"], summary["worker_restarts"]) == ((1, 1) if has_servers else (0, 0))
 
