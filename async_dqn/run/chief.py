@@ -14,7 +14,6 @@ from async_dqn.base.errors import RunError
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.forecast import Forecast
 from async_dqn.run.metrics import (
     EPISODE_FIELDS,
     EpisodeTracker,
@@ -84,7 +83,6 @@ class Chief:
         self._per_update = max(1, agent.config.accumulate)
         self._progress = progress
         self._needed = steps_to_goal(agent.config)
-        self._forecast = Forecast(self._needed)
         self.keep: Callable[[Mapping[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
         self._saver = Saver(run, agent.config.keep_checkpoints, progress.say)
         self._workers: list[WorkerStatus] = []
@@ -243,10 +241,7 @@ class Chief:
         row |= self._learner.metrics() | self._rates.rates(counters)
         self._metrics.write(row)
         self._tensorboard.write(row, counters.env_steps)
-        goal = self._config.stop_at_return
-        if line := self._forecast.line(row, goal):
-            self._progress.say(line)
-        self._progress.show(progress_line(row, self._config.total_steps, goal, self._needed))
+        self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return, self._needed))
         if self.is_solved and not counters.stopped:
             self._store.add_counts(Counters(stopped=Stop.SOLVED))
         self._keep_best()

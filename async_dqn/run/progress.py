@@ -25,11 +25,6 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def likely(least: str, most: str) -> str:
-    """11:00 to 27:00; about 27:00 where both are the same."""
-    return f"{least} to {most}" if least != most else f"about {most}"
-
-
 def progress_line(
     row: Mapping[str, Any],
     total_steps: int,
@@ -71,10 +66,10 @@ def _left(steps: int, rate: float, total_steps: int, has_goal: bool, needed: tup
     to_end = (total_steps - steps) / rate if rate > 0 else math.inf
     if needed is None or not steps < min(needed[1], total_steps) or not needed[0] < total_steps or not rate > 0:
         return f"{'at most ' if has_goal else ''}{format_seconds(to_end)}"
-    least, most = ((min(end, total_steps) - steps) / rate for end in needed)
-    if least <= 0:
-        return f"likely up to {format_seconds(most)}"
-    return f"likely {likely(format_seconds(least), format_seconds(most))}"
+    least, most = (format_seconds(max(0, min(end, total_steps) - steps) / rate) for end in needed)
+    if needed[0] <= steps:
+        return f"likely up to {most}"
+    return f"likely {least} to {most}" if least != most else f"likely about {most}"
 
 
 def _known(value: float, form: str) -> str:
