@@ -8,7 +8,7 @@ from async_dqn.base.errors import RunError, RunFailed
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.chief import Chief, exit_reason
+from async_dqn.run.chief import Chief, Start, exit_reason
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import restore_run
@@ -48,14 +48,7 @@ def run_baseline(
     training = Training(agent, run, client, run_id=run_id, num_threads=num_threads, say=progress.say)
     learner = training.part
     assert isinstance(learner, ActorLearner)
-    chief = Chief(
-        run=run,
-        store=store,
-        client=client,
-        learner=learner,
-        progress=progress,
-        restored=restored,
-    )
+    chief = Chief(run=run, store=store, client=client, learner=learner, progress=progress, start=Start(restored))
 
     def rescue() -> None:
         client.report()

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,15 @@ def exit_reason(stopped: int) -> str:
     return {0: "finished", Stop.SOLVED: "solved", Stop.INTERRUPTED: "interrupted"}[stopped]
 
 
+class Start(NamedTuple):
+    """How the chief finds the run."""
+
+    restored: Mapping[str, Any] | None = None  # `Chief.values` of what it goes on from; None: from the start
+    is_live: bool = False  # the store has gone on since that checkpoint, so that what was written after it counts
+    copied_steps: int | None = None  # it goes on from a copy at so many agent steps, which may lack games of before
+    copy_age: str = ""  # for the terminal
+
+
 class Chief:
     """Worker 0's second job, also the baseline's.
 
@@ -59,8 +68,7 @@ class Chief:
       store: the global parameters.
       client, learner: this process's own.
       progress: shows where the run stands.
-      restored: plain values of the checkpoint that the run goes on from; None in a new run.
-      is_live: the store has gone on since that checkpoint, so that what was written after it counts.
+      start: how it finds the run.
       has_servers: the store is that of parameter servers, which can be lost.
     """
 
@@ -72,8 +80,7 @@ class Chief:
         client: ParameterClient,
         learner: ActorLearner | SeparateLearner,
         progress: Progress,
-        restored: Mapping[str, Any] | None,
-        is_live: bool = False,
+        start: Start,
         has_servers: bool = False,
     ):
         agent = learner.agent
@@ -88,32 +95,24 @@ class Chief:
         self._workers: list[WorkerStatus] = []
         self._restarts_before = 0  # of workers, in earlier runs of this directory
         self._ps_recoveries = self._steps_lost = 0
-        self._begin(restored, is_live=is_live, was_cut_short=has_servers and run.exit_reason() == "running")
+        self._begin(start, was_cut_short=has_servers and run.exit_reason() == "running")
         self._tensorboard = TensorBoardWriter(run.tensorboard)
         self._tensorboard.write_layout(layout(agent.metrics))
-        self._best_saved = self._saver.best_mean() if restored is not None else -math.inf
+        self._best_saved = self._saver.best_mean() if start.restored is not None else -math.inf
         self._next_best = -math.inf
-        self._next_checkpoint = self._started + (agent.config.checkpoint_period if is_live else 0.0)
+        self._next_checkpoint = self._started + (agent.config.checkpoint_period if start.is_live else 0.0)
 
-    def _begin(
-        self,
-        restored: Mapping[str, Any] | None,
-        *,
-        is_live: bool,
-        was_cut_short: bool = False,
-        copied_steps: int | None = None,
-        steps_before: int = 0,
-    ) -> int:
-        """Goes on from what a checkpoint holds, and cuts off what was written after it unless that counts.
+    def _begin(self, start: Start, *, was_cut_short: bool = False, steps_before: int = 0) -> int:
+        """Goes on from `start`, and cuts off what was written after it unless that counts.
 
         Args:
-          copied_steps: it is a copy of so many agent steps, and games of these may have been written later.
           steps_before: so many were known of before, whatever metrics.csv says.
 
         Returns:
           The agent steps that it goes on from.
         """
         config, run = self._config, self._run
+        restored, is_live, copied_steps, _ = start
         counters = self._store.add_counts(Counters())  # first: if it fails, nothing has changed yet
         steps = counters.env_steps if copied_steps is None else copied_steps  # others may have gone on from it already
         self._tracker = EpisodeTracker(config.stop_at_return)
@@ -166,32 +165,22 @@ class Chief:
                 self._num_episodes += 1
                 self._tracker.add(report, self._offset)
 
-    def go_on_from(
-        self, restored: Mapping[str, Any] | None, copied_steps: int | None = None, copy_age: str = ""
-    ) -> None:
-        """After the store was put back to a checkpoint (None: to the start) in the middle of the run.
-
-        Args:
-          copied_steps: it was a copy of so many agent steps instead; `restored` holds `values` of then.
-          copy_age: of that copy, for the terminal.
-        """
+    def go_on_from(self, start: Start) -> None:
+        """After the store was put back in the middle of the run."""
         wall_seconds, lost_before = self.wall_seconds, self._steps_lost
         num_recoveries = self._ps_recoveries + 1
         faults = self._faults() | {"restarts": 0, "ps_recoveries": num_recoveries}  # restarts are still in the ledger
         self._metrics.close()
         self._episodes.close()
         episodes = self._store.take_episodes()
-        now = self._begin(
-            None if restored is None else dict(restored) | {"faults": faults},
-            is_live=False,
-            copied_steps=copied_steps,
-            steps_before=self._client.counters.env_steps,
-        )
+        if start.restored is not None:
+            start = start._replace(restored=dict(start.restored) | {"faults": faults})
+        now = self._begin(start, steps_before=self._client.counters.env_steps)
         self._ps_recoveries = num_recoveries
         self._offset = wall_seconds  # what was lost has taken its time all the same
-        if copied_steps is not None:
+        if start.copied_steps is not None:
             self._take_in(episode for episode in episodes if episode.env_steps <= now)
-        source = "the checkpoint" if copied_steps is None else f"worker 0's copy ({copy_age})"
+        source = "the checkpoint" if start.copied_steps is None else f"worker 0's copy ({start.copy_age})"
         lost = self._steps_lost - lost_before
         self._progress.say(f"restored {source} at {now:,} agent steps: {lost:,} agent steps of work are lost")
 

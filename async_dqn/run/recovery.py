@@ -5,7 +5,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
@@ -14,7 +14,7 @@ from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.chief import Chief, exit_reason
+from async_dqn.run.chief import Chief, Start, exit_reason
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import load_newest, restore_run
@@ -29,15 +29,6 @@ from async_dqn.store.shared_memory import SharedMemoryStore
 _PATIENCE = 4.0  # seconds that an interrupted chief gives the others
 _SAVE_DEADLINE = 300.0  # seconds to bring replay to disk in the end; a stop by signal has less
 _SIGNAL_SAVE_DEADLINE = 4.0
-
-
-class _Start(NamedTuple):
-    """How the chief found the run: what a checkpoint holds for it, and whether the network was live already."""
-
-    restored: dict[str, Any] | None
-    is_live: bool
-    copied_steps: int | None = None  # not a checkpoint but a copy of so many agent steps
-    copy_age: str = ""
 
 
 class WorkerRun:
@@ -63,7 +54,7 @@ class WorkerRun:
         self._queue, self._leave = queue, leave
         self._agent, self._config, self._index, self._run = agent, agent.config, agent.worker, run
         self._store, self._progress, self._should_stop = store, progress, should_stop
-        self._start = _Start(None, is_live=False)
+        self._start = Start()
         self._chief: Chief | None = None
         self._standby: Standby | None = None  # the chief's, where there are parameter servers
         self._joined_at = 0.0  # when this worker joined, by the monotonic clock
@@ -128,7 +119,7 @@ class WorkerRun:
             raise RunError(self._unsaved)
         return code
 
-    def _begin(self, *, resume: bool) -> _Start | None:
+    def _begin(self, *, resume: bool) -> Start | None:
         """Sees to it that there is a network to work on: the chief sets it up or finds it, the others wait for it.
 
         None where it was told to end before. Not the chief once there is a network: others may be at work on that by
@@ -139,7 +130,7 @@ class WorkerRun:
             if not store.is_ready():
                 self._progress.show("waiting for worker 0 to initialise the network")
             store.wait_until_ready(self._config.start_deadline, self._should_stop.is_set)
-            return None if self._should_stop.is_set() else _Start(None, is_live=True)
+            return None if self._should_stop.is_set() else Start(is_live=True)
         if store.is_ready():
             store.run_id = store.read_ledger().run_id
             if self._run.run_id() != store.run_id:
@@ -149,7 +140,7 @@ class WorkerRun:
                 )
             say("the network is live; going on with it")
             newest = load_newest(self._run, say)
-            return _Start(newest.values if newest else None, is_live=True)
+            return Start(newest.values if newest else None, is_live=True)
         if self._should_stop.is_set():
             return None
         store.run_id = self._run.next_id(resume=resume or self._has_begun)
@@ -160,7 +151,7 @@ class WorkerRun:
         restored = self._set_up(restore=resume)
         if resume:
             self._run.write_config(self._config, store.run_id)  # not before: what cannot be resumed keeps its settings
-        return _Start(restored, is_live=False)
+        return Start(restored)
 
     def _set_up(self, *, restore: bool) -> dict[str, Any] | None:
         """Fills the parameter servers: from the newest checkpoint, or anew where there is none."""
@@ -169,16 +160,16 @@ class WorkerRun:
             self._store.initialize(initial_parameters(self._agent.modules, self._config.seed))
         return restored
 
-    def _restore(self, noticed_at: float) -> _Start:
+    def _restore(self, noticed_at: float) -> Start:
         """Fills the parameter servers again: from the chief's copy if there is one, else from the newest checkpoint."""
         copy = self._standby.newest() if self._standby else None
         if copy:
             counters = saved_counters(copy.state)
             free = counter_state(counters._replace(claimed_steps=counters.env_steps))
             self._store.restore(copy.state | free)
-            return _Start(copy.values, False, counters.env_steps, copy.ages(noticed_at))
+            return Start(copy.values, False, counters.env_steps, copy.ages(noticed_at))
         try:
-            return _Start(self._set_up(restore=True), is_live=False)
+            return Start(self._set_up(restore=True))
         except UserError as error:  # nobody asked for it here
             raise RunError(str(error).removeprefix("--resume: ")) from error
 
@@ -192,8 +183,7 @@ class WorkerRun:
             client=client,
             learner=part,
             progress=self._progress,
-            restored=self._start.restored,
-            is_live=self._start.is_live,
+            start=self._start,
             has_servers=has_servers,
         )
         if isinstance(self._store, RemoteParameterStore):
@@ -302,7 +292,7 @@ class WorkerRun:
                     self._store.join(is_start=False)
                     self._joined_at = time.monotonic()
                 if self._chief and has_restored:
-                    self._chief.go_on_from(self._start.restored, self._start.copied_steps, self._start.copy_age)
+                    self._chief.go_on_from(self._start)
                     has_restored = False
                 client.restart(rolled_back=rolled_back)
                 if rolled_back:

@@ -12,14 +12,16 @@ from fakes import direct_client, make_store
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage, RunError
 from async_dqn.run import checkpoints
-from async_dqn.run.chief import Chief
+from async_dqn.run.chief import Chief, Start
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.store.base import Counters, EpisodeReport
 
+NEW = Start()
 
-def make_chief(run, store, said, settings=None, **how_it_begins):
+
+def make_chief(run, store, said, start=NEW, settings=None, *, has_servers=False):
     """The chief of a run on CartPole, whose agent has one metric of its own."""
     agent = SimpleNamespace(
         config=make_config("dqn", "cartpole", {"env": "CartPole-v1"} | (settings or {})),
@@ -32,7 +34,8 @@ def make_chief(run, store, said, settings=None, **how_it_begins):
         client=direct_client(store),
         learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}),
         progress=Progress(said),
-        **how_it_begins,
+        start=start,
+        has_servers=has_servers,
     )
 
 
@@ -42,7 +45,7 @@ def parts(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.create()
     store, said = make_store([1, 2]), io.StringIO()
-    return run, store, make_chief(run, store, said, restored=None), said
+    return run, store, make_chief(run, store, said), said
 
 
 def newest(run):
@@ -80,7 +83,7 @@ def test_games_of_steps_that_were_lost_do_not_count(parts):
     run, store, chief, _ = parts
     lost, played = (EpisodeReport(0, value, 9, 9, time.time()) for value in (5.0, 7.0))
     store.report_episodes([lost])
-    chief.go_on_from(None)
+    chief.go_on_from(NEW)
     store.report_episodes([played])
     chief.finish("finished")
     assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7.0]
@@ -95,7 +98,7 @@ def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_
     chief._saver._writing.result()
     store.report_episodes(games[1:])
     chief.log()  # in episodes.csv, and in no checkpoint
-    make_chief(run, store, said, restored=newest(run).values, is_live=True).finish("finished")
+    make_chief(run, store, said, Start(newest(run).values, is_live=True)).finish("finished")
     summary = json.loads(run.summary.read_text())
     assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
     assert len(rows(run.episodes)) == 2
@@ -108,10 +111,10 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):
     state, restored = store.state(), newest(run).values
     store.add_counts(Counters(env_steps=5))
     store.report_episodes([EpisodeReport(0, 5.0, 9, 12, time.time())])
-    chief = make_chief(run, store, said, restored=restored)
+    chief = make_chief(run, store, said, Start(restored))
     chief.log()
     store.restore(state)
-    make_chief(run, store, said, restored=restored).finish("finished")
+    make_chief(run, store, said, Start(restored)).finish("finished")
     assert {row["env_steps"] for row in rows(run.metrics)} == {"9"}
     assert rows(run.episodes) == []
     assert json.loads(run.summary.read_text())["steps_lost"] == 5
@@ -131,7 +134,7 @@ def test_going_on_from_a_copy_costs_what_was_done_since_and_no_game_of_before(pa
     store.report_episodes(games[1:])
     store.restore(state)
     store.add_counts(Counters(env_steps=3))  # another worker goes on at once
-    chief.go_on_from(values, 9, "0.4 s old")
+    chief.go_on_from(Start(values, False, 9, "0.4 s old"))
     assert "restored worker 0's copy (0.4 s old) at 9 agent steps: 5 agent steps of work are lost" in said.getvalue()
     chief.finish("finished")
     summary = json.loads(run.summary.read_text())
@@ -162,8 +165,8 @@ def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recover
     with monkeypatch.context() as patch:
         patch.setattr(store, "add_counts", fail)
         with pytest.raises(Outage):
-            chief.go_on_from(None)
-    chief.go_on_from(None)
+            chief.go_on_from(NEW)
+    chief.go_on_from(NEW)
     assert chief.wall_seconds >= 100.0
     chief.finish("finished")
     assert json.loads(run.summary.read_text())["ps_recoveries"] == 1
@@ -173,7 +176,7 @@ def test_another_outage_while_it_goes_on_costs_neither_time_nor_a_second_recover
 def test_a_run_that_was_cut_short_had_lost_its_servers_if_it_had_any(parts, has_servers):
     run, store, chief, said = parts
     chief.finish("running")
-    make_chief(run, store, said, restored=newest(run).values, has_servers=has_servers).finish("finished")
+    make_chief(run, store, said, Start(newest(run).values), has_servers=has_servers).finish("finished")
     summary = json.loads(run.summary.read_text())
     assert (summary["ps_recoveries"], summary["worker_restarts"]) == ((1, 1) if has_servers else (0, 0))
 
@@ -195,7 +198,7 @@ def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):
     chief.finish("running")
     text = run.metrics.read_text()
     run.metrics.write_text(text.replace("env_steps", "env_stePs", 1))
-    make_chief(run, store, said, restored=newest(run).values).finish("finished")
+    make_chief(run, store, said, Start(newest(run).values)).finish("finished")
     assert [row["env_steps"] for row in rows(run.metrics)] == ["0"]
 
 
@@ -247,7 +250,7 @@ def test_a_resumed_chief_knows_the_best_network_so_far(parts):
     run, store, chief, said = parts
     finished(chief, store, [10] * 100, 10)
     chief.finish("interrupted")
-    resumed = make_chief(run, store, said, restored=newest(run).values)
+    resumed = make_chief(run, store, said, Start(newest(run).values))
     finished(resumed, store, [9] * 100, 10)
     assert best(run) == (10, 10.0)
     finished(resumed, store, [11] * 100, 10)
@@ -257,7 +260,7 @@ def test_a_resumed_chief_knows_the_best_network_so_far(parts):
 def test_a_checkpoint_of_another_kind_among_the_best_is_no_hindrance(parts):
     run, store, chief, said = parts
     checkpoints.save(run.best, 5, {"store/q/online": np.float32([1, 2])}, {}, keep=1)
-    resumed = make_chief(run, store, said, restored=chief.values())
+    resumed = make_chief(run, store, said, Start(chief.values()))
     finished(resumed, store, [10] * 100, 10)
     assert best(run) == (10, 10.0)
 
@@ -296,7 +299,7 @@ def test_what_did_not_reach_the_one_learner_is_told(tmp_path, received, line):
     run = RunDirectory(tmp_path / "run")
     run.create()
     store, said = make_store([1, 2]), io.StringIO()
-    chief = make_chief(run, store, said, {"replay": "global", "num_workers": 3}, restored=None)
+    chief = make_chief(run, store, said, settings={"replay": "global", "num_workers": 3})
     store.add_counts(Counters(env_steps=1_200, received=received, age_sum=received * 7))
     chief.finish("finished")
     assert ("the experience of" in said.getvalue()) == bool(line) and line in said.getvalue()
