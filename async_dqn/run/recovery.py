@@ -58,7 +58,7 @@ class WorkerRun:
         self._chief: Chief | None = None
         self._standby: Standby | None = None  # the chief's, where there are parameter servers
         self._joined_at = 0.0  # when this worker joined, by the monotonic clock
-        self._has_begun = False  # config.json is this process's own
+        self._has_begun = False  # the chief itself has begun to set the network up
         self._unsaved = ""  # what of the end could not be saved
         self._has_tried_to_end = False  # during an outage
 
@@ -139,19 +139,20 @@ class WorkerRun:
                     "give its folder as --logdir"
                 )
             say("the network is live; going on with it")
-            newest = load_newest(self._run, say)
-            return Start(newest.values if newest else None, is_live=True)
-        if self._should_stop.is_set():
+            newest = load_newest(self._run, say) if resume or not self._has_begun else None
+            restored = newest.values if newest else None
+        elif self._should_stop.is_set():
             return None
-        store.run_id = self._run.next_id(resume=resume or self._has_begun)
-        if not resume and not self._has_begun:
-            self._run.check(resume=False)  # a chief that comes back to a cluster that is no longer live
-            self._run.write_config(self._config, store.run_id)  # a chief that comes back knows its network by this
+        else:
+            store.run_id = self._run.next_id(resume=resume or self._has_begun)
+            if not resume and not self._has_begun:
+                self._run.check(resume=False)  # a chief that comes back to a cluster that is no longer live
+                self._run.write_config(self._config, store.run_id)  # a chief that comes back knows its network by this
             self._has_begun = True
-        restored = self._set_up(restore=resume)
-        if resume:
+            restored = self._set_up(restore=resume)
+        if resume and self._has_begun:
             self._run.write_config(self._config, store.run_id)  # not before: what cannot be resumed keeps its settings
-        return Start(restored)
+        return Start(restored, is_live=not self._has_begun)  # after an outage it may find what it has set up itself
 
     def _set_up(self, *, restore: bool) -> dict[str, Any] | None:
         """Fills the parameter servers: from the newest checkpoint, or anew where there is none."""

@@ -1,16 +1,21 @@
 """How a worker's run begins; the rest of its recovery is tested with real processes."""
 
+import contextlib
+import dataclasses
 import threading
 from types import SimpleNamespace
 
 import pytest
+from fakes import make_store
 
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage, RunError, UserError
-from async_dqn.run import build
+from async_dqn.run import build, checkpoints
+from async_dqn.run.chief import Start
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
+from async_dqn.run.resume import STORE
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
 
@@ -35,6 +40,13 @@ class Store:
 
     def initialize(self, online):
         assert online.keys() == {"q"}
+        self._fill()
+
+    def restore(self, state):
+        self._live = self.run_id
+        self._fill()
+
+    def _fill(self):
         self.initialized.append(self.run_id)
         if len(self.initialized) <= self._num_outages:
             raise Outage("ps 0 is out of reach")
@@ -47,10 +59,10 @@ def run(tmp_path):
     return run
 
 
-def chief(run, store):
+def chief(run, store, config=CONFIG):
     """The chief's part, and what tells it to end."""
     should_stop = threading.Event()
-    return WorkerRun(build.make_agent(CONFIG), run, store, Progress(), should_stop), should_stop
+    return WorkerRun(build.make_agent(config), run, store, Progress(), should_stop), should_stop
 
 
 def test_an_outage_while_the_network_is_set_up_is_no_other_run_s(run):
@@ -62,6 +74,19 @@ def test_an_outage_while_the_network_is_set_up_is_no_other_run_s(run):
     assert not worker._begin(resume=False).is_live
     assert store.initialized == [run.run_id()] * 3
     assert run.read_config() == CONFIG
+
+
+@pytest.mark.parametrize("num_outages", [0, 1], ids=["just after", "while it answers"])
+def test_a_checkpoint_that_the_chief_restored_before_an_outage_is_no_live_run(run, num_outages):
+    run.write_config(CONFIG, 7)
+    arrays = {f"{STORE}{name}": array for name, array in make_store([1, 2]).state().items()}
+    checkpoints.save(run.checkpoints, 9, arrays, {"num_episodes": 3}, keep=1)
+    store = Store(num_outages)
+    worker, _ = chief(run, store, dataclasses.replace(CONFIG, total_steps=99))
+    with pytest.raises(Outage) if num_outages else contextlib.nullcontext():
+        worker._begin(resume=True)
+    assert worker._begin(resume=True) == Start({"num_episodes": 3}, is_live=False)
+    assert store.initialized == [7] and run.read_config().total_steps == 99
 
 
 def test_a_run_that_lies_there_already_is_left_alone(run):
