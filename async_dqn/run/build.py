@@ -22,13 +22,13 @@ from async_dqn.nn.module import Module
 from async_dqn.nn.normalization import make_statistics, with_normalization
 from async_dqn.run import preflight
 from async_dqn.settings.config import Config, QueueSettings
-from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import ParameterStore, state_shapes
 from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
+from async_dqn.store.round_trip import RoundTripClient
 from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
 from async_dqn.system import devices
 from async_dqn.system.memory import available_bytes
@@ -164,7 +164,7 @@ def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:
     """A worker's way to the shared store."""
     config = agent.config
     if part_of(config, agent.worker) is Part.ACTOR:
-        return ActingClient(store, max_nonfinite=config.max_nonfinite)
+        return RoundTripClient(store, overlap=False, max_nonfinite=config.max_nonfinite, max_staleness=0)
     if config.mode == "hogwild":
         assert isinstance(store, SharedMemoryStore)
         return HogwildClient(store, max_nonfinite=config.max_nonfinite)

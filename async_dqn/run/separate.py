@@ -20,9 +20,9 @@ from async_dqn.envs.frame_stack import FrameStack
 from async_dqn.run.actor import Actor
 from async_dqn.run.build import make_evaluate
 from async_dqn.run.learner import Learner
-from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.base import WorkerStatus
 from async_dqn.store.client import ParameterClient
+from async_dqn.store.round_trip import RoundTripClient
 
 _LOOK_PERIOD = 0.5  # seconds between two looks at how the other workers stand
 
@@ -30,7 +30,7 @@ _LOOK_PERIOD = 0.5  # seconds between two looks at how the other workers stand
 class SendingActor(Actor):
     """Acts, and sends what happens to the learner, a block of steps at a time."""
 
-    def __init__(self, agent: Agent, client: ActingClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
+    def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
         evaluate = make_evaluate(agent, client.online)
         self._writer = BlockWriter(agent.block_length, is_rollout=agent.learns_from_rollouts)
         rng = np.random.default_rng(seeds)

@@ -20,7 +20,6 @@ from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.run.snapshots import Snapshots
 from async_dqn.run.stuck import Gate, rescued
 from async_dqn.run.worker_metrics import WorkerMetrics
-from async_dqn.store.acting_client import ActingClient
 from async_dqn.store.client import ParameterClient
 from async_dqn.store.round_trip import RoundTripClient
 
@@ -68,7 +67,7 @@ class Training:
         elif part is Part.ACTOR_LEARNER:
             self.part = ActorLearner(agent, client, agent_seeds)
         elif part is Part.ACTOR:
-            assert isinstance(client, ActingClient) and queue is not None
+            assert isinstance(client, RoundTripClient) and queue is not None
             self.part = SendingActor(agent, client, queue, agent_seeds)
         else:
             assert queue is not None

@@ -144,7 +144,7 @@ class DeltaClient(RoundTripClient):
     def finish(self) -> None:
         if self._since_push:
             self._push(pull=False)
-        self._close()
+        super().finish()
 
 
 def _ignore(result: object) -> None:

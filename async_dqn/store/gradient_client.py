@@ -35,6 +35,3 @@ class GradientClient(RoundTripClient):
         if len(named) > 1:
             named = {name: gradient for name, gradient in named.items() if gradient.any()} or named
         self._start_round_trip(named, pull=True)
-
-    def finish(self) -> None:
-        self._close()

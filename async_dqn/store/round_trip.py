@@ -26,7 +26,7 @@ class _RoundTrip(NamedTuple):
 
 
 class RoundTripClient(ParameterClient):
-    """What both kinds of client of parameter servers share: one round trip at a time.
+    """What clients of parameter servers share: one round trip at a time. As it is, the one of a worker that only acts.
 
     Args:
       overlap: whether round trips are made in a thread beside the computation.
@@ -196,7 +196,7 @@ class RoundTripClient(ParameterClient):
                 self._take_target(result.target)
                 self._target_version = result.pulled.counters.target_refreshes
 
-    def _close(self) -> None:
+    def finish(self) -> None:
         self._finish_round_trip()
         self.report()
         if self._background:

@@ -21,6 +21,7 @@ from fakes import (
 
 from async_dqn.base.errors import Outage
 from async_dqn.store.base import Counters
+from async_dqn.store.round_trip import RoundTripClient
 
 BOTH = pytest.mark.parametrize("make", [gradient_client, delta_client])
 OVERLAP = pytest.mark.parametrize("overlap", [False, True])
@@ -200,3 +201,37 @@ def test_abandoning_a_round_trip_waits_until_it_has_come_to_its_end(make):
     assert store.pull().counters.updates == 1
     client.restart(rolled_back=False)
     assert online(client) == [1, 0]
+
+
+def make_acting(**options):
+    store = RecordingStore([1, 2], **options)
+    client = RoundTripClient(store, overlap=False, max_nonfinite=10, max_staleness=0)
+    client.start()
+    return store, client
+
+
+def test_an_acting_worker_s_copy_stays_as_it_is_until_it_pulls():
+    store, client = make_acting()
+    assert online(client) == [1, 2] and client.version == 0
+    push(store, 5, 5)
+    assert online(client) == [1, 2] and client.version == 0
+    client.pull()
+    assert online(client) == global_online(store) == [6, 7] and client.version == 1
+
+
+def test_an_acting_worker_s_pull_reports_what_is_counted_and_pushes_nothing():
+    store, client = make_acting()
+    client.count(env_steps=3)
+    assert client.env_steps == 3
+    client.pull()
+    client.finish()
+    assert client.counters.env_steps == client.env_steps == store.pull().counters.env_steps == 3
+    assert (store.pull().counters.updates, store.pushes) == (0, [])
+    assert client.stalenesses == [] and client.slots() == {}
+
+
+def test_an_acting_worker_hears_of_a_new_target():
+    store, client = make_acting(target_period=2)
+    push(store, 1, 1, minibatches=2)
+    client.pull()
+    assert target(client) == [2, 3]
