@@ -8,17 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Agent, Loss, Params, make_entropy_cost, make_module, make_network
+from async_dqn.agents.actor_critic import ActorCritic
+from async_dqn.agents.base import Params
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.recurrent_state import HEAD, forgotten
-from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
-from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.lstm import CELLS
-from async_dqn.nn.networks import Head
-from async_dqn.nn.returns import generalized_advantages, vtrace
+from async_dqn.nn.returns import vtrace
 from async_dqn.settings.config import Config, DataParallelSettings, EntropySettings
 from async_dqn.settings.fields import setting
 
@@ -140,14 +139,13 @@ PENDULUM = CARTPOLE | {
 }
 
 
-class A3C(Agent):
+class A3C(ActorCritic):
     """Samples from its policy, and learns from each rollout once."""
 
     Config: ClassVar[type[Config]] = A3CConfig
     summary = "policy gradients over short rollouts, with a value network (Mnih et al. 2016)"
     metrics = ("entropy", "explained_variance", "policy_loss", "value_loss")
     experience_flag = "t_max"
-    continuous_actions = True
     presets = {
         "paper": PAPER,
         "atari": ATARI,
@@ -160,18 +158,7 @@ class A3C(Agent):
     config: A3CConfig
 
     def __init__(self, config: A3CConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker)
-        self._policy = make_distribution(spec)
-        self._entropy_cost = make_entropy_cost(config)
-        self.network_outputs = {**self._policy.meanings, "value": "of the state"}
-        policy, value = self._policy.heads, {"value": Head(1)}
-        heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
-        self._networks = {name: make_network(config, spec, own, lstm=config.lstm) for name, own in heads.items()}
-        self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
-        self._recurrent_sizes = [one.recurrent_size for one in self._networks.values()]
-        self.recurrent_size = sum(self._recurrent_sizes)
-        if self.recurrent_size:
-            self.network_outputs = {**self.network_outputs, HEAD: "of the LSTM cells after this step"}
+        super().__init__(config, spec, worker, share_torso=config.share_torso, lstm=config.lstm)
 
     @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:
@@ -179,31 +166,6 @@ class A3C(Agent):
         num_steps = config.t_max * config.envs_per_worker
         remembered = num_steps * 2 * CELLS * np.dtype(np.float32).itemsize * (1 if config.share_torso else 2)
         return 2 * required_bytes(config.t_max, config.envs_per_worker, spec) + config.lstm * remembered
-
-    def apply(
-        self,
-        params: Params,
-        observation: tf.Tensor,
-        recurrent_state: tf.Tensor | None = None,
-        is_first: tf.Tensor | None = None,
-    ) -> dict[str, tf.Tensor]:
-        """As of `Agent`; what has a recurrent state also takes rollouts, with `is_first`, as `LSTM.apply` does."""
-        if recurrent_state is None:
-            inputs: list[tuple[tf.Tensor, ...]] = [()] * len(self._networks)
-        else:
-            inputs = [(part, is_first) for part in tf.split(recurrent_state, self._recurrent_sizes, axis=1)]
-        outputs: dict[str, tf.Tensor] = {}
-        kept = []
-        for (name, network), own in zip(self._networks.items(), inputs, strict=True):
-            outputs |= network.apply(params[name], observation, *own)
-            kept += [outputs.pop(HEAD)] if own else []
-        return {**outputs, HEAD: tf.concat(kept, axis=1)} if kept else outputs
-
-    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        return self._policy.sample(outputs, rng)
-
-    def greedy(self, outputs: Outputs) -> np.ndarray:
-        return self._policy.mode(outputs)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec
@@ -222,32 +184,30 @@ class A3C(Agent):
         )
 
     def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch | Sequences:
-        value, next_value = rollout.outputs["value"][..., 0], rollout.next_outputs["value"][..., 0]  # [T, N]
-        ends = rollout.terminated, rollout.truncated
-        discount, trace = self.config.discount, self.config.trace
-        if self.config.vtrace:
-            outputs = self._present(rollout, evaluate)
-            log_prob = self._policy.log_prob_of
-            log_ratio = log_prob(outputs, rollout.action) - log_prob(rollout.outputs, rollout.action)  # [T, N]
-            value = outputs["value"][..., 0]
-            goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
-            next_value = next_value.copy()  # after a truncation and at the end they are of the present parameters
-            next_value[:-1][goes_on] = value[1:][goes_on]
-            advantage, return_ = vtrace(log_ratio, rollout.reward, value, next_value, *ends, discount, trace)
-        else:
-            advantage, return_ = generalized_advantages(rollout.reward, value, next_value, *ends, discount, trace)
-        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.global_step))
-        columns = Batch(rollout.stacked, rollout.action, advantage, return_, entropy_cost)  # each [T, N, ...]
+        advantages = self._corrected(rollout, evaluate) if self.config.vtrace else self._advantages(rollout)
+        columns = self._columns(rollout, *advantages)
         if self.recurrent_size:
             of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))
             return Sequences(*[*of_steps, rollout.recurrent_state])
-        return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
+        return Batch(*map(flat, columns))
+
+    def _corrected(self, rollout: Rollout, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
+        """Advantages and returns, [T, N] each, for the present policy."""
+        outputs = self._present(rollout, evaluate)
+        log_prob = self._policy.log_prob_of
+        log_ratio = log_prob(outputs, rollout.action) - log_prob(rollout.outputs, rollout.action)  # [T, N]
+        value = outputs["value"][..., 0]
+        goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
+        next_value = rollout.next_outputs["value"][..., 0].copy()
+        next_value[:-1][goes_on] = value[1:][goes_on]  # all others are of the present parameters already
+        ends, config = (rollout.terminated, rollout.truncated), self.config
+        return vtrace(log_ratio, rollout.reward, value, next_value, *ends, config.discount, config.trace)
 
     def _present(self, rollout: Rollout, evaluate: Evaluate) -> Outputs:
         """What the present parameters say of a rollout, from what was remembered before it: {head: [T, N, ...]}."""
         length, num_envs = rollout.reward.shape
         if not self.recurrent_size:
-            found = evaluate(rollout.stacked.reshape(-1, *rollout.stacked.shape[2:]))
+            found = evaluate(flat(rollout.stacked))
             return {name: one.reshape(length, num_envs, *one.shape[1:]) for name, one in found.items()}
         recurrent_state, steps = rollout.recurrent_state, []
         for stacked, first in zip(rollout.stacked, _is_first(rollout), strict=True):
@@ -255,35 +215,20 @@ class A3C(Agent):
             recurrent_state = steps[-1][HEAD]
         return {name: np.stack([one[name] for one in steps]) for name in steps[0]}
 
-    def loss(self, params: Params, targets: Params, batch: Batch | Sequences, seed: tf.Tensor) -> Loss:
-        config = self.config
-        if isinstance(batch, Sequences):
-            outputs, batch = self._unrolled(params, batch)
-        else:
-            outputs = self.apply(params, batch.observation)
-        value = outputs["value"][:, 0]  # [B]
-        log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
-        advantage = losses.normalize(batch.advantage) if config.normalize_advantages else batch.advantage  # [B]
-        policy_loss = tf.reduce_mean(losses.policy_gradient(log_prob, advantage))
-        value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
-        entropy = tf.reduce_mean(self._policy.entropy(outputs))
-        statistics = {
-            "entropy": entropy,
-            "explained_variance": losses.explained_variance(value, batch.return_),
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-        }
-        bonus = tf.reduce_mean(batch.entropy_cost) * entropy
-        return Loss(policy_loss + config.value_cost * value_loss - bonus, statistics)
-
-    def _unrolled(self, params: Params, batch: Sequences) -> tuple[dict[str, tf.Tensor], Batch]:
-        """What the networks say of the steps that count, and these, as B of a minibatch. Gradients go through time."""
+    def _outputs(self, params: Params, batch: Batch | Sequences) -> tuple[dict[str, tf.Tensor], Batch]:
+        """Of what remembers only the steps that count. Gradients go through time."""
+        if isinstance(batch, Batch):
+            return super()._outputs(params, batch)
         observation = _flat(batch.observation)
         outputs = self.apply(params, observation, batch.recurrent_state, batch.is_first)
         counts = tf.reshape(batch.counts, [-1])  # [N * T]
         outputs = {name: tf.boolean_mask(one, counts) for name, one in outputs.items() if name != HEAD}
         columns = (batch.action, batch.advantage, batch.return_, batch.entropy_cost)
         return outputs, Batch(observation, *(tf.boolean_mask(_flat(one), counts) for one in columns))
+
+    def _policy_loss(self, log_prob: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        advantage = losses.normalize(batch.advantage) if self.config.normalize_advantages else batch.advantage  # [B]
+        return tf.reduce_mean(losses.policy_gradient(log_prob, advantage)), {}
 
 
 def _is_first(rollout: Rollout) -> np.ndarray:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Loss, Params, make_module, make_network
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.networks import Head
@@ -132,10 +132,10 @@ class NStepQ(EpsilonGreedyAgent):
             follows = ~(terminated | truncated)[times, envs]  # else nothing was done in that state
             a_t[follows] = rollout.action[times[follows] + 1, envs[follows]]
         return Batch(
-            rollout.stacked[steps].reshape(-1, *rollout.stacked.shape[2:]),
-            rollout.action[steps].reshape(-1),
-            reward.reshape(-1),
-            discount.reshape(-1),
+            flat(rollout.stacked[steps]),
+            flat(rollout.action[steps]),
+            flat(reward),
+            flat(discount),
             rollout.following(times, envs),
             a_t,
         )

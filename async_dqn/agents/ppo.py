@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Agent, Loss, Params, make_entropy_cost, make_module, make_network
-from async_dqn.data.experience import Evaluate, Experience, Outputs
-from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
+from async_dqn.agents.actor_critic import ActorCritic
+from async_dqn.data.experience import Evaluate, Experience
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
-from async_dqn.nn.distributions import make_distribution
-from async_dqn.nn.networks import Head
-from async_dqn.nn.returns import generalized_advantages
 from async_dqn.settings.config import DataParallelSettings, EntropySettings, RolloutSettings
 from async_dqn.settings.fields import setting
 
@@ -34,10 +30,10 @@ class Batch(NamedTuple):
 
     observation: Any  # [B, S, ...]
     action: Any  # [B] int32, or [B, D] float32
-    old_log_prob: Any  # [B] float32, of the action when it was taken
     advantage: Any  # [B] float32
     return_: Any  # [B] float32
     entropy_cost: Any  # [B] float32, the same for all
+    old_log_prob: Any  # [B] float32, of the action when it was taken
 
 
 _ATARI = {
@@ -51,14 +47,13 @@ _ATARI = {
 }
 
 
-class PPO(Agent):
+class PPO(ActorCritic):
     """Samples from its policy, goes through each rollout a few times."""
 
     Config = PPOConfig
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
     metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
     experience_flag = "rollout_length"
-    continuous_actions = True
     presets = {
         "atari": _ATARI,
         "pong": _ATARI
@@ -124,26 +119,9 @@ class PPO(Agent):
 
     config: PPOConfig
 
-    def __init__(self, config: PPOConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker)
-        self._policy = make_distribution(spec)
-        self._entropy_cost = make_entropy_cost(config)
-        self.network_outputs = {**self._policy.meanings, "value": "of the state"}
-        self._network = make_network(config, spec, {**self._policy.heads, "value": Head(1)})
-        self.modules = [make_module(config, "policy_value", self._network, has_target=False)]
-
     @classmethod
     def experience_bytes(cls, config: PPOConfig, spec: EnvironmentSpec) -> int:
         return required_bytes(config.rollout_length, config.envs_per_worker, spec)
-
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._network.apply(params["policy_value"], observation)
-
-    def act(self, outputs: Outputs, rng: np.random.Generator, step: int) -> np.ndarray:
-        return self._policy.sample(outputs, rng)
-
-    def greedy(self, outputs: Outputs) -> np.ndarray:
-        return self._policy.mode(outputs)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec
@@ -161,38 +139,12 @@ class PPO(Agent):
         )
 
     def _prepare(self, rollout: Rollout) -> Batch:
-        advantage, return_ = generalized_advantages(
-            rollout.reward,
-            rollout.outputs["value"][..., 0],
-            rollout.next_outputs["value"][..., 0],
-            rollout.terminated,
-            rollout.truncated,
-            self.config.discount,
-            self.config.trace,
-        )
         old_log_prob = self._policy.log_prob_of(rollout.outputs, rollout.action)  # [T, N]
-        entropy_cost = np.full_like(advantage, self._entropy_cost(rollout.global_step))
-        columns = Batch(  # each [T, N, ...]
-            rollout.stacked, rollout.action, old_log_prob, advantage, return_, entropy_cost
-        )
-        return Batch(*(one.reshape(-1, *one.shape[2:]) for one in columns))
+        return Batch(*map(flat, (*self._columns(rollout, *self._advantages(rollout)), old_log_prob)))
 
-    def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
-        config = self.config
-        outputs = self.apply(params, batch.observation)
-        value = outputs["value"][:, 0]  # [B]
-        log_prob = self._policy.log_prob(outputs, batch.action)  # [B]
+    def _policy_loss(self, log_prob: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        clip = self.config.clip
         # Normalised for each minibatch, as OpenAI's code has it; the paper does not.
         advantage = losses.normalize(batch.advantage)  # [B]
-        policy_loss = tf.reduce_mean(losses.clipped_surrogate(log_prob, batch.old_log_prob, advantage, config.clip))
-        value_loss = tf.reduce_mean(losses.squared_error(value, batch.return_))
-        entropy = tf.reduce_mean(self._policy.entropy(outputs))
-        statistics = {
-            "entropy": entropy,
-            "clip_share": losses.clip_share(log_prob, batch.old_log_prob, config.clip),
-            "explained_variance": losses.explained_variance(value, batch.return_),
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-        }
-        bonus = tf.reduce_mean(batch.entropy_cost) * entropy
-        return Loss(policy_loss + config.value_cost * value_loss - bonus, statistics)
+        loss = tf.reduce_mean(losses.clipped_surrogate(log_prob, batch.old_log_prob, advantage, clip))
+        return loss, {"clip_share": losses.clip_share(log_prob, batch.old_log_prob, clip)}

@@ -10,7 +10,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Loss, Params, make_module, make_network
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.data.rollout import Rollout, RolloutExperience, required_bytes
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.networks import Head
@@ -114,8 +114,7 @@ class PQN(EpsilonGreedyAgent):
             self.config.discount,
             self.config.trace,
         )
-        stacked = rollout.stacked.reshape(-1, *rollout.stacked.shape[2:])  # [T * N, S, ...]
-        return Batch(stacked, rollout.action.reshape(-1), return_.reshape(-1))
+        return Batch(*map(flat, (rollout.stacked, rollout.action, return_)))
 
     def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
         q_values = self.apply(params, batch.observation)["q_values"]  # [B, A]

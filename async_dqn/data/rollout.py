@@ -50,6 +50,11 @@ class Rollout(NamedTuple):
         return found
 
 
+def flat(column: np.ndarray) -> np.ndarray:
+    """[T, N, ...] -> [T * N, ...]"""
+    return column.reshape(-1, *column.shape[2:])
+
+
 class RolloutExperience:
     """Minibatches of rollouts: each rollout is prepared once, then gone through `epochs` times in random order.
 

@@ -223,7 +223,7 @@ def test_what_is_learned_from_is_what_was_said_when_acting(share_torso):
     assert agent.recurrent_size == 512 * (1 if share_torso else 2)
     experience.draw(np.random.default_rng(0), 0)
     batch = Sequences(*map(tf.constant, experience.batch))
-    outputs, flat = agent._unrolled(params, batch)
+    outputs, flat = agent._outputs(params, batch)
     assert outputs.keys() | {"recurrent_state"} == agent.network_outputs.keys()
     for name, one in outputs.items():
         expected = np.stack([step.outputs[name] for step in taken], axis=1).reshape(one.shape)

@@ -34,7 +34,7 @@ def make_batch(old_probability, advantage, return_, entropy_cost=0.0):
     old_log_prob = np.log(np.float32(old_probability))
     action = np.zeros(len(advantage), np.int32)
     columns = (advantage, return_, [entropy_cost] * len(advantage))
-    return Batch(None, *map(tf.constant, (action, old_log_prob, *map(np.float32, columns))))
+    return Batch(None, *map(tf.constant, (action, *map(np.float32, columns), old_log_prob)))
 
 
 def test_the_loss_by_hand():
