@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Loss, Params, make_module, make_network
+from async_dqn.agents.base import Loss, Params, make_network
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.base import schedules
 from async_dqn.base.errors import UserError
@@ -17,7 +17,7 @@ from async_dqn.data.prioritized import PrioritizedSampler, priority_bytes
 from async_dqn.data.replay import Replay, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
-from async_dqn.nn.networks import Head
+from async_dqn.nn.networks import Head, Network
 from async_dqn.nn.noise import with_noise
 from async_dqn.settings.config import ExplorationSettings, ReplaySettings, TargetSettings
 from async_dqn.settings.fields import setting
@@ -148,10 +148,11 @@ class DQN(EpsilonGreedyAgent):
 
     def __init__(self, config: DQNConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker, warmup_steps=config.warmup_steps)
-        network = make_network(config, spec, self._heads(), dueling=config.dueling)
-        self._network = with_noise(network) if config.noisy else network
         self.has_noise = config.noisy
-        self.modules = [make_module(config, "q", self._network, has_target=True)]
+
+    def _make_network(self) -> Network:
+        network = make_network(self.config, self.spec, self._heads(), dueling=self.config.dueling)
+        return with_noise(network) if self.config.noisy else network
 
     @classmethod
     def experience_bytes(cls, config: DQNConfig, spec: EnvironmentSpec) -> int:

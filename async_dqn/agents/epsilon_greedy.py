@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import tensorflow as tf
 
-from async_dqn.agents.base import Agent
+from async_dqn.agents.base import Agent, Params, make_module, make_network
 from async_dqn.base import schedules
 from async_dqn.data.experience import Outputs
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import policies
+from async_dqn.nn.networks import Head, Network
 from async_dqn.settings.config import ExplorationSettings
 
 
 class EpsilonGreedyAgent(Agent):
     """Takes the action of the highest value, or with probability epsilon a random one.
+
+    It has one network of action values, the module "q", with a target if the settings have a `target_period`.
 
     Args:
       warmup_steps: agent steps of all workers before epsilon begins to fall.
@@ -26,8 +30,10 @@ class EpsilonGreedyAgent(Agent):
 
     config: ExplorationSettings
 
-    def __init__(self, config: ExplorationSettings, spec: EnvironmentSpec, worker: int, *, warmup_steps: int = 0):
+    def __init__(self, config: ExplorationSettings, spec: EnvironmentSpec, worker: int = 0, *, warmup_steps: int = 0):
         super().__init__(config, spec, worker)
+        self._network = self._make_network()
+        self.modules = [make_module(config, "q", self._network, has_target=self.target_period > 0)]
         count = config.envs_per_worker
         first, total = config.actor_index(worker) * count, config.num_actors * count
         if config.exploration == "ape_x":
@@ -37,6 +43,12 @@ class EpsilonGreedyAgent(Agent):
             last = policies.drawn_epsilons(config.seed, first, count) if drawn else config.epsilon_final
             self._first_epsilon, self._last_epsilon = np.full(count, config.epsilon_start), np.full(count, last)
         self._progress = schedules.linear(0.0, 1.0, begin=warmup_steps, steps=config.epsilon_steps)
+
+    def _make_network(self) -> Network:
+        return make_network(self.config, self.spec, {"q_values": Head(self.spec.num_actions)})
+
+    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._network.apply(params["q"], observation)
 
     def epsilon(self, step: int) -> np.ndarray:
         """The exploration in each of this worker's environments [N] at an agent step."""

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.base import Loss, Params, make_module, make_network
+from async_dqn.agents.base import Loss, Params
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
-from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import segments
 from async_dqn.settings.config import ExplorationSettings, TargetSettings
 from async_dqn.settings.fields import setting
@@ -94,17 +93,9 @@ class NStepQ(EpsilonGreedyAgent):
 
     config: NStepQConfig
 
-    def __init__(self, config: NStepQConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker)
-        self._network = make_network(config, spec, {"q_values": Head(spec.num_actions)})
-        self.modules = [make_module(config, "q", self._network, has_target=True)]
-
     @classmethod
     def experience_bytes(cls, config: NStepQConfig, spec: EnvironmentSpec) -> int:
         return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)  # from where, and to where
-
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._network.apply(params["q"], observation)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from async_dqn.agents.base import Loss, Params, make_module, make_network
+from async_dqn.agents.base import Loss, Params
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
-from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import lambda_returns
 from async_dqn.settings.config import ExplorationSettings, RolloutSettings
 from async_dqn.settings.fields import setting
@@ -80,17 +79,9 @@ class PQN(EpsilonGreedyAgent):
 
     config: PQNConfig
 
-    def __init__(self, config: PQNConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker)
-        self._network = make_network(config, spec, {"q_values": Head(spec.num_actions)})
-        self.modules = [make_module(config, "q", self._network, has_target=False)]
-
     @classmethod
     def experience_bytes(cls, config: PQNConfig, spec: EnvironmentSpec) -> int:
         return required_bytes(config.rollout_length, config.envs_per_worker, spec)
-
-    def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._network.apply(params["q"], observation)
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config, spec = self.config, self.spec
