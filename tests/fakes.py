@@ -244,6 +244,21 @@ class FragileStore(QStore):
             raise Outage("ps 0 has ended")
 
 
+def make_spec(shape: tuple[int, ...] = (1,), dtype: Any = np.float32, stack: int = 1) -> EnvironmentSpec:
+    """What the observations of an environment of two actions look like."""
+    return EnvironmentSpec(
+        id="Counting-v0",
+        is_atari=False,
+        protocol="none",
+        num_actions=2,
+        observation_shape=shape,
+        observation_dtype=np.dtype(dtype),
+        frame_skip=1,
+        stack=stack,
+        max_episode_steps=None,
+    )
+
+
 class CountingEnv:
     """N environments whose observation is the step number; every step gives `reward`, every `length` a game ends."""
 
@@ -251,17 +266,7 @@ class CountingEnv:
         self.num_envs, self._length, self._reward = num_envs, length, reward
         self.num_steps = 0
         self._is_stepping = False
-        self.spec = EnvironmentSpec(
-            id="Counting-v0",
-            is_atari=False,
-            protocol="none",
-            num_actions=2,
-            observation_shape=(1,),
-            observation_dtype=np.dtype(np.float32),
-            frame_skip=1,
-            stack=1,
-            max_episode_steps=None,
-        )
+        self.spec = make_spec()
 
     def reset(self) -> np.ndarray:
         self.num_steps = 0

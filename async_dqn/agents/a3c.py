@@ -13,7 +13,7 @@ from async_dqn.agents.base import Params
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.recurrent_state import HEAD, forgotten
-from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.lstm import CELLS
@@ -165,21 +165,15 @@ class A3C(ActorCritic):
         # The rollout, and the minibatch that it becomes; of the recurrent state the rollout alone.
         num_steps = config.t_max * config.envs_per_worker
         remembered = num_steps * 2 * CELLS * np.dtype(np.float32).itemsize * (1 if config.share_torso else 2)
-        return 2 * required_bytes(config.t_max, config.envs_per_worker, spec) + config.lstm * remembered
+        return 2 * super().experience_bytes(config, spec) + config.lstm * remembered
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
-        config, spec = self.config, self.spec
         return RolloutExperience(
+            self.spec,
             num_envs=num_envs,
-            length=config.t_max,
-            observation_shape=(spec.stack, *spec.observation_shape),
-            observation_dtype=spec.observation_dtype,
-            epochs=1,
-            batch_size=num_envs if self.recurrent_size else config.t_max * num_envs,
+            length=self.config.t_max,
             prepare=lambda rollout: self._prepare(rollout, evaluate),
             evaluate=evaluate,
-            action_shape=spec.action_shape,
-            action_dtype=spec.action_dtype,
             recurrent_size=self.recurrent_size,
         )
 

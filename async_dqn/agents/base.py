@@ -17,6 +17,7 @@ import tensorflow as tf
 from async_dqn.base.errors import UserError
 from async_dqn.base.schedules import Schedule, falling
 from async_dqn.data.experience import Evaluate, Experience, Outputs
+from async_dqn.data.rollout import required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import networks, optimizers
 from async_dqn.nn.convolutions import MIN_SIDE
@@ -46,7 +47,7 @@ class Agent(abc.ABC):
       summary: one line for `async-dqn agents`.
       presets: settings by name, to start from.
       metrics: names of columns in metrics.csv beside those that every run has: statistics of the loss, or schedules.
-      experience_flag: the setting that most decides how much memory experience takes.
+      experience_flag: the setting that most decides how much memory experience takes; of rollouts, their length.
       network_outputs: {head: one line on what it means}, of `apply`.
       continuous_actions: whether it can also act where an action is a vector; else discrete ones are all it knows.
       distributed: whether several workers can share its networks; false: it trains in one process, by `baseline`.
@@ -67,7 +68,7 @@ class Agent(abc.ABC):
     summary: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     metrics: ClassVar[tuple[str, ...]] = ()
-    experience_flag: ClassVar[str] = "total_steps"
+    experience_flag: ClassVar[str] = "rollout_length"
     continuous_actions: ClassVar[bool] = False
     distributed: ClassVar[bool] = True
 
@@ -100,8 +101,8 @@ class Agent(abc.ABC):
 
     @classmethod
     def experience_bytes(cls, config: Any, spec: EnvironmentSpec) -> int:
-        """What one worker's experience takes of memory once it is full; 0: little."""
-        return 0
+        """What one worker's experience takes of memory once it is full: here a rollout."""
+        return required_bytes(getattr(config, cls.experience_flag, 0), config.envs_per_worker, spec)
 
     @abc.abstractmethod
     def apply(self, params: Params, observation: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Loss, Params
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.returns import segments
@@ -95,18 +95,14 @@ class NStepQ(EpsilonGreedyAgent):
 
     @classmethod
     def experience_bytes(cls, config: NStepQConfig, spec: EnvironmentSpec) -> int:
-        return 2 * required_bytes(config.t_max, config.envs_per_worker, spec)  # from where, and to where
+        return 2 * super().experience_bytes(config, spec)  # from where, and to where
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
-        config, spec = self.config, self.spec
-        overlap = int(config.sarsa)  # what is done after the last step has to be known
+        overlap = int(self.config.sarsa)  # what is done after the last step has to be known
         return RolloutExperience(
+            self.spec,
             num_envs=num_envs,
-            length=config.t_max + overlap,
-            observation_shape=(spec.stack, *spec.observation_shape),
-            observation_dtype=spec.observation_dtype,
-            epochs=1,
-            batch_size=config.t_max * num_envs,
+            length=self.config.t_max + overlap,
             prepare=self._prepare,
             evaluate=evaluate,
             overlap=overlap,

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from async_dqn.agents.actor_critic import ActorCritic
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.nn import losses
 from async_dqn.settings.config import DataParallelSettings, EntropySettings, RolloutSettings
 from async_dqn.settings.fields import setting
@@ -53,7 +52,6 @@ class PPO(ActorCritic):
     Config = PPOConfig
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
     metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
-    experience_flag = "rollout_length"
     presets = {
         "atari": _ATARI,
         "pong": _ATARI
@@ -119,23 +117,16 @@ class PPO(ActorCritic):
 
     config: PPOConfig
 
-    @classmethod
-    def experience_bytes(cls, config: PPOConfig, spec: EnvironmentSpec) -> int:
-        return required_bytes(config.rollout_length, config.envs_per_worker, spec)
-
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
-        config, spec = self.config, self.spec
+        config = self.config
         return RolloutExperience(
+            self.spec,
             num_envs=num_envs,
             length=config.rollout_length,
-            observation_shape=(spec.stack, *spec.observation_shape),
-            observation_dtype=spec.observation_dtype,
             epochs=config.epochs,
             batch_size=config.batch_size,
             prepare=self._prepare,
             evaluate=evaluate,
-            action_shape=spec.action_shape,
-            action_dtype=spec.action_dtype,
         )
 
     def _prepare(self, rollout: Rollout) -> Batch:

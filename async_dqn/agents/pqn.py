@@ -10,8 +10,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Loss, Params
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.data.rollout import Rollout, RolloutExperience, flat, required_bytes
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.nn import losses
 from async_dqn.nn.returns import lambda_returns
 from async_dqn.settings.config import ExplorationSettings, RolloutSettings
@@ -57,7 +56,6 @@ class PQN(EpsilonGreedyAgent):
 
     Config = PQNConfig
     summary = "Q-learning from rollouts, with layer norm in place of replay and target network (Gallici et al. 2024)"
-    experience_flag = "rollout_length"
     presets = {
         "atari": _ATARI,
         "pong": _ATARI | {"total_steps": 2_000_000, "stop_at_return": 18.0},
@@ -79,17 +77,12 @@ class PQN(EpsilonGreedyAgent):
 
     config: PQNConfig
 
-    @classmethod
-    def experience_bytes(cls, config: PQNConfig, spec: EnvironmentSpec) -> int:
-        return required_bytes(config.rollout_length, config.envs_per_worker, spec)
-
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
-        config, spec = self.config, self.spec
+        config = self.config
         return RolloutExperience(
+            self.spec,
             num_envs=num_envs,
             length=config.rollout_length,
-            observation_shape=(spec.stack, *spec.observation_shape),
-            observation_dtype=spec.observation_dtype,
             epochs=config.epochs,
             batch_size=config.batch_size,
             prepare=self._prepare,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from async_dqn.data.experience import Evaluate, Outputs, Step
 from async_dqn.data.recurrent_state import HEAD
@@ -13,6 +12,7 @@ from async_dqn.data.replay import Replay
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.aligned import aligned_empty
 
+_STEPS = ("stacked", "action", "reward", "terminated", "truncated")  # of a rollout and of a step
 _FOLLOWING = "rollout/following/"
 
 
@@ -30,9 +30,9 @@ class Rollout(NamedTuple):
     terminated: np.ndarray  # [T, N] bool
     truncated: np.ndarray  # [T, N] bool
     outputs: Outputs  # {head: [T, N, ...]} of the networks, on which the actions were chosen
-    next_outputs: Outputs  # the same on what each step led to; those of terminated steps have no meaning
+    next_outputs: Outputs  # the same on what each step led to, by the parameters at the first draw
     last: np.ndarray  # [N, S, ...], what the last step led to
-    cut: Mapping[tuple[int, int], np.ndarray]  # (t, n) -> [S, ...], what a truncated step led to
+    cut: dict[tuple[int, int], np.ndarray]  # (t, n) -> [S, ...], what a truncated step led to
     void: np.ndarray  # [T, N] bool, whether a step was taken back
     recurrent_state: np.ndarray  # [N, M] float32, what was remembered before the first step
     global_step: int  # agent steps of all workers when the first minibatch of it is drawn
@@ -69,39 +69,37 @@ class RolloutExperience:
     were taken back among them.
 
     Args:
+      spec: of the environments.
       num_envs: N.
       length: T, at least 1.
-      observation_shape: of one stacked observation, [S, ...].
-      observation_dtype: its type.
-      epochs: how often each step of a rollout is learned from.
-      batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning.
       prepare: rollout -> a named tuple of arrays, with what is fixed for as long as it is learned from. They are
-        [(T - overlap) * N, ...], a row for each step that is learned from; with a recurrent state [N, ...].
+        [(T - overlap) * N, ...], a row for each step that is learned from; with a recurrent state [N, ...]. Of
+        terminated steps `next_outputs` have no meaning.
       evaluate: the networks' outputs on stacked observations, for what lies after the last step.
-      action_shape, action_dtype: of one action.
+      epochs: how often each step of a rollout is learned from.
+      batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning. None: a whole rollout.
       overlap: steps, less than T.
       recurrent_size: M, of the agent. With a recurrent state, B counts environments, and there is no overlap.
     """
 
     def __init__(
         self,
+        spec: EnvironmentSpec,
         *,
         num_envs: int,
         length: int,
-        observation_shape: tuple[int, ...],
-        observation_dtype: np.dtype,
-        epochs: int,
-        batch_size: int,
         prepare: Callable[[Rollout], Any],
         evaluate: Evaluate,
-        action_shape: tuple[int, ...] = (),
-        action_dtype: npt.DTypeLike = np.int32,
+        epochs: int = 1,
+        batch_size: int | None = None,
         overlap: int = 0,
         recurrent_size: int = 0,
     ):
         self.ring: Replay | None = None
         shape = (length, num_envs)
         self._num_rows = num_envs if recurrent_size else (length - overlap) * num_envs
+        if batch_size is None:
+            batch_size = self._num_rows
         if not 1 <= batch_size <= self._num_rows:
             rows = (
                 f"{num_envs} environments" if recurrent_size else f"{length - overlap} x {num_envs} steps of a rollout"
@@ -110,65 +108,74 @@ class RolloutExperience:
         if recurrent_size and overlap:
             raise ValueError(f"with a recurrent state the overlap must be 0, not {overlap}")
         self._epochs, self._prepare, self._evaluate, self._overlap = epochs, prepare, evaluate, overlap
-        self._stacked = np.zeros((*shape, *observation_shape), observation_dtype)
-        self._action = np.zeros((*shape, *action_shape), action_dtype)
-        self._reward = np.zeros(shape, np.float32)
-        self._terminated, self._truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        self._void = np.zeros(shape, bool)  # taken back
-        self._recurrent_state = np.zeros((num_envs, recurrent_size), np.float32)  # before the first step
-        outputs = evaluate(self._stacked[0], self._recurrent_state) if recurrent_size else evaluate(self._stacked[0])
-        self._outputs = {name: np.zeros((*shape, *one.shape[1:]), one.dtype) for name, one in outputs.items()}
-        self._length = 0  # steps in it
-        self._last = np.zeros_like(self._stacked[0])  # [N, S, ...], what the newest step led to
-        self._cut: dict[tuple[int, int], np.ndarray] = {}  # (t, n) -> the stack [S, ...] that a truncated step led to
-        self._following: dict[str, np.ndarray] = {}  # the outputs one step later, of the parameters at the first draw
-        self._global_step = 0  # agent steps of all workers at the first draw
+        stacked = np.zeros((*shape, spec.stack, *spec.observation_shape), spec.observation_dtype)
+        recurrent_state = np.zeros((num_envs, recurrent_size), np.float32)
+        outputs = evaluate(stacked[0], recurrent_state) if recurrent_size else evaluate(stacked[0])
+        self._rollout = Rollout(
+            stacked=stacked,
+            action=np.zeros((*shape, *spec.action_shape), spec.action_dtype),
+            reward=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+            outputs={name: np.zeros((*shape, *one.shape[1:]), one.dtype) for name, one in outputs.items()},
+            next_outputs={},
+            last=np.zeros_like(stacked[0]),
+            cut={},
+            void=np.zeros(shape, bool),
+            recurrent_state=recurrent_state,
+            global_step=0,
+        )
+        # Those of its arrays that have a row for each step, by their names in `state`.
+        self._arrays = {f"rollout/{name}": getattr(self._rollout, name) for name in (*_STEPS, "void")}
+        self._arrays |= {f"rollout/outputs/{name}": one for name, one in self._rollout.outputs.items()}
+        self._max_length, self._length = length, 0
         self._prepared: Any = None
         self._order = np.empty(0, np.int64)  # of what is still to be learned from
         self._per_epoch = -(-self._num_rows // batch_size)
-        columns = prepare(self._rollout(self._outputs))
+        columns = prepare(self._rollout._replace(next_outputs=self._rollout.outputs))
         self.batch = type(columns)(*(aligned_empty((batch_size, *one.shape[1:]), one.dtype) for one in columns))
         self._drawn = 0
 
     def add(self, step: Step, num_steps: int) -> None:
         del num_steps  # of the last step of a run some may not count; nothing is learned from it
-        if self._length == len(self._action):
+        if self._length == self._max_length:
             self._begin(self._overlap)
-        t = self._length
-        if t == 0 and self._recurrent_state.size:
-            self._recurrent_state[:] = step.recurrent_state
-        self._stacked[t], self._action[t], self._reward[t] = step.stacked, step.action, step.reward
-        self._terminated[t], self._truncated[t], self._void[t] = step.terminated, step.truncated, False
-        for name, one in self._outputs.items():
+        rollout, t = self._rollout, self._length
+        if t == 0 and rollout.recurrent_state.size:
+            rollout.recurrent_state[:] = step.recurrent_state
+        for name in _STEPS:
+            getattr(rollout, name)[t] = getattr(step, name)
+        for name, one in rollout.outputs.items():
             one[t] = step.outputs[name]
-        self._last[:, :-1], self._last[:, -1] = step.stacked[:, 1:], step.next_observation
+        rollout.void[t] = False
+        rollout.last[:, :-1], rollout.last[:, -1] = step.stacked[:, 1:], step.next_observation
         for n in np.flatnonzero(step.truncated):
-            self._cut[t, int(n)] = self._last[n].copy()
+            rollout.cut[t, int(n)] = rollout.last[n].copy()
         self._length += 1
 
     def _begin(self, kept: int = 0) -> None:
         """Begins a rollout with the last steps of the one before."""
-        shift = len(self._action) - kept
-        for one in self._arrays().values():
+        shift = self._max_length - kept
+        for one in self._arrays.values():
             one[:kept] = one[shift:]
-        self._cut = {(t - shift, n): stack for (t, n), stack in self._cut.items() if t >= shift}
+        cut = {(t - shift, n): stack for (t, n), stack in self._rollout.cut.items() if t >= shift}
+        self._rollout = self._rollout._replace(cut=cut, next_outputs={})
         self._length, self._drawn, self._prepared = kept, 0, None
-        self._following = {}
 
     def due(self) -> int:
-        is_full = self._length == len(self._action) and not self._void_rows().all()
+        is_full = self._length == self._max_length and not self._void_rows().all()
         return self._epochs * self._per_epoch - self._drawn if is_full else 0
 
     def _void_rows(self) -> np.ndarray:
         """Which of the steps that are learned from were taken back: [T - overlap, N] bool."""
-        return self._void[: len(self._void) - self._overlap]
+        return self._rollout.void[: self._max_length - self._overlap]
 
     def draw(self, rng: np.random.Generator, step: int) -> None:
         if self._prepared is None:
-            if not self._following:
-                self._following, self._global_step = self._next_outputs(), step
-            self._prepared = self._prepare(self._rollout(self._following))
-        is_whole = self._recurrent_state.size or not self._void_rows().any()
+            if not self._rollout.next_outputs:
+                self._rollout = self._rollout._replace(next_outputs=self._next_outputs(), global_step=step)
+            self._prepared = self._prepare(self._rollout)
+        is_whole = self._rollout.recurrent_state.size or not self._void_rows().any()
         if self._per_epoch == 1 and is_whole:  # the sums over all steps are the same in any order
             for column, values in zip(self.batch, self._prepared, strict=True):
                 np.copyto(column, values)
@@ -179,7 +186,7 @@ class RolloutExperience:
     def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
         if place == 0:
-            rows = self._num_rows if self._recurrent_state.size else np.flatnonzero(~self._void_rows())
+            rows = self._num_rows if self._rollout.recurrent_state.size else np.flatnonzero(~self._void_rows())
             self._order = rng.permutation(rows)
         size = len(self.batch[0])
         chosen = np.resize(self._order, self._per_epoch * size)[place * size : (place + 1) * size]
@@ -189,31 +196,16 @@ class RolloutExperience:
     def feedback(self, per_item: np.ndarray) -> None:
         """Nothing here depends on it."""
 
-    def _rollout(self, next_outputs: Outputs) -> Rollout:
-        return Rollout(
-            self._stacked,
-            self._action,
-            self._reward,
-            self._terminated,
-            self._truncated,
-            self._outputs,
-            next_outputs,
-            self._last,
-            self._cut,
-            self._void,
-            self._recurrent_state,
-            self._global_step,
-        )
-
     def _next_outputs(self) -> dict[str, np.ndarray]:
         """The outputs one step later, which are the next step's but after a truncation and at the end."""
-        places = [*self._cut, *((self._length - 1, n) for n in range(self._action.shape[1]))]
+        rollout = self._rollout
+        places = [*rollout.cut, *((self._length - 1, n) for n in range(len(rollout.last)))]
         times, envs = np.array(places).T
-        stacked = np.stack([*self._cut.values(), *self._last])
-        recurrent_state = [self._outputs[HEAD][times, envs]] if self._recurrent_state.size else []  # after the step
+        stacked = np.stack([*rollout.cut.values(), *rollout.last])
+        recurrent_state = [rollout.outputs[HEAD][times, envs]] if HEAD in rollout.outputs else []  # after the step
         found = self._evaluate(stacked, *recurrent_state)
         following: dict[str, np.ndarray] = {}
-        for name, one in self._outputs.items():
+        for name, one in rollout.outputs.items():
             if name == HEAD:  # of a step that is not taken
                 continue
             following[name] = np.concatenate([one[1:], one[-1:]])
@@ -224,56 +216,56 @@ class RolloutExperience:
         if envs is None:
             self._begin()
             return
-        t = self._length - 1
-        self._void[t, envs], self._reward[t, envs] = True, 0
-        self._terminated[t, envs], self._truncated[t, envs] = False, True
+        rollout, t = self._rollout, self._length - 1
+        rollout.void[t, envs], rollout.reward[t, envs] = True, 0
+        rollout.terminated[t, envs], rollout.truncated[t, envs] = False, True
         for n in map(int, envs):
-            self._cut[t, n] = self._stacked[t, n].copy()
-            if t and not self._terminated[t - 1, n] and not self._truncated[t - 1, n]:
-                self._truncated[t - 1, n], self._cut[t - 1, n] = True, self._cut[t, n]
-        if self._void[: self._length].all():  # there is nothing to draw
+            rollout.cut[t, n] = rollout.stacked[t, n].copy()
+            if t and not rollout.terminated[t - 1, n] and not rollout.truncated[t - 1, n]:
+                rollout.truncated[t - 1, n], rollout.cut[t - 1, n] = True, rollout.cut[t, n]
+        if rollout.void[: self._length].all():  # there is nothing to draw
             self._begin()
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        length = self._length
-        arrays = {"rollout/last": self._last.copy(), "rollout/order": self._order}
-        arrays |= {f"{_FOLLOWING}{name}": one for name, one in self._following.items()}
-        for name, one in self._arrays().items():
-            arrays[name] = one[:length].copy()
-        if self._recurrent_state.size:
-            arrays["rollout/recurrent_state"] = self._recurrent_state.copy()
-        if self._cut:
-            arrays |= {"rollout/cut": np.array(list(self._cut)), "rollout/cut_stacked": np.stack([*self._cut.values()])}
-        return arrays, {"length": length, "drawn": self._drawn, "global_step": self._global_step}
+        rollout, length = self._rollout, self._length
+        arrays = {name: one[:length].copy() for name, one in self._arrays.items()}
+        arrays |= {f"rollout/{name}": getattr(rollout, name).copy() for name in ("last", "recurrent_state")}
+        arrays |= {f"{_FOLLOWING}{name}": one for name, one in rollout.next_outputs.items()}
+        arrays |= {"rollout/order": self._order}
+        if rollout.cut:
+            arrays |= {
+                "rollout/cut": np.array(list(rollout.cut)),
+                "rollout/cut_stacked": np.stack([*rollout.cut.values()]),
+            }
+        return arrays, {"length": length, "drawn": self._drawn, "global_step": rollout.global_step}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self._begin()
         length = int(values["length"])
-        for name, one in self._arrays().items():
+        for name, one in self._arrays.items():
             if arrays[name].shape != (length, *one.shape[1:]):
                 raise ValueError(f"the saved {name} has the shape {arrays[name].shape}")
             one[:length] = arrays[name]
-        self._last[:] = arrays["rollout/last"]
-        if self._recurrent_state.size:
-            self._recurrent_state[:] = arrays["rollout/recurrent_state"]
+        self._rollout.last[:] = arrays["rollout/last"]
+        if self._rollout.recurrent_state.size:
+            self._rollout.recurrent_state[:] = arrays["rollout/recurrent_state"]
         self._order = arrays["rollout/order"]
-        self._following = {
-            name.removeprefix(_FOLLOWING): one for name, one in arrays.items() if name.startswith(_FOLLOWING)
-        }
-        for (t, n), stack in zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True):
-            self._cut[int(t), int(n)] = stack
-        self._length, self._global_step = length, int(values["global_step"])
-        self._drawn = int(values["drawn"]) if length == len(self._action) else 0
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        named = ("stacked", "action", "reward", "terminated", "truncated", "void")
-        arrays = {f"rollout/{name}": getattr(self, f"_{name}") for name in named}
-        return arrays | {f"rollout/outputs/{name}": one for name, one in self._outputs.items()}
+        cut = zip(arrays.get("rollout/cut", ()), arrays.get("rollout/cut_stacked", ()), strict=True)
+        self._rollout = self._rollout._replace(
+            next_outputs={
+                name.removeprefix(_FOLLOWING): one for name, one in arrays.items() if name.startswith(_FOLLOWING)
+            },
+            cut={(int(t), int(n)): stack for (t, n), stack in cut},
+            global_step=int(values["global_step"]),
+        )
+        self._length = length
+        self._drawn = int(values["drawn"]) if length == self._max_length else 0
 
     def check_valid(self) -> None:
         """Assert every invariant."""
-        assert 0 <= self._length <= len(self._action), "the length is wrong"
+        rollout, length = self._rollout, self._length
+        assert 0 <= length <= self._max_length, "the length is wrong"
         assert self.due() >= 0, "more was drawn than is due"
-        cut = {(int(t), int(n)) for t, n in np.argwhere(self._truncated[: self._length])}
-        assert cut == self._cut.keys(), "a truncated step lacks what it led to"
-        assert not (self._void & ~self._truncated)[: self._length].any(), "an episode goes on after a void step"
+        cut = {(int(t), int(n)) for t, n in np.argwhere(rollout.truncated[:length])}
+        assert cut == rollout.cut.keys(), "a truncated step lacks what it led to"
+        assert not (rollout.void & ~rollout.truncated)[:length].any(), "an episode goes on after a void step"

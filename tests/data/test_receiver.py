@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from experience_queue_helpers import LocalQueue, random_steps
+from fakes import make_spec
 
 from async_dqn.data.block import BlockWriter, decode, encode, steps
 from async_dqn.data.experience import ReplayExperience
@@ -171,10 +172,9 @@ def prepare(rollout):
 
 def make_rollout(num_envs, length=5):
     return RolloutExperience(
+        make_spec(SHAPE, np.uint8, STACK),
         num_envs=num_envs,
         length=length,
-        observation_shape=(STACK, *SHAPE),
-        observation_dtype=np.uint8,
         epochs=2,
         batch_size=4,
         prepare=prepare,
@@ -298,12 +298,9 @@ def make_remembering(seen):
         }
 
     return RolloutExperience(
+        make_spec(SHAPE, np.uint8, STACK),
         num_envs=2,
         length=5,
-        observation_shape=(STACK, *SHAPE),
-        observation_dtype=np.uint8,
-        epochs=1,
-        batch_size=2,
         prepare=prepare,
         evaluate=evaluate,
         recurrent_size=3,

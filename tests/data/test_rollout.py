@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from fakes import make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,10 +33,9 @@ class Game:
     def __init__(self, *, num_envs=2, length=4, stack=2, epochs=3, batch_size=4, seed=0, prepare=prepare, **options):
         self.factor = 1.0
         self.experience = RolloutExperience(
+            make_spec((2,), stack=stack),
             num_envs=num_envs,
             length=length,
-            observation_shape=(stack, 2),
-            observation_dtype=np.dtype(np.float32),
             epochs=epochs,
             batch_size=batch_size,
             prepare=prepare,
