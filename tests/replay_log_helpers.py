@@ -127,7 +127,7 @@ def everything(replay):
 def assert_same(replay, other):
     assert (replay.added == other.added).all()
     assert everything(replay) == everything(other)
-    if replay.num_valid():
+    if len(replay):
         first, second = (each.sample(50, np.random.default_rng(7)) for each in (replay, other))
         for a, b in zip(first, second, strict=True):
             np.testing.assert_array_equal(a, b)

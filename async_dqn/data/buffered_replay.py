@@ -57,7 +57,7 @@ class BufferedReplayExperience(ReplayExperience):
             if spoilt.any():
                 self._replay.truncate(np.flatnonzero(spoilt))
         self._buffer, self._spoilt, self._num_steps = [], [], 0
-        self._is_warm = len(self._replay) >= self._warmup_steps
+        self._is_warm = self._has_warmed_up()
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         if envs is not None and self._buffer:

@@ -150,6 +150,7 @@ class ReplayExperience:
         self.feedback = self._sampler.feedback
         self._train_period, self._warmup_steps = train_period, warmup_steps
         self._owed_steps = 0  # agent steps for which no minibatch was drawn yet
+        self._was_warm = False
 
     def add(self, step: Step, num_steps: int) -> None:
         self.add_to(None, step, num_steps)
@@ -159,8 +160,14 @@ class ReplayExperience:
         self._replay.add(
             step.observation, step.action, step.reward, step.terminated, step.truncated, step.next_observation, envs
         )
-        if len(self._replay) >= self._warmup_steps:
+        if self._has_warmed_up():
             self._owed_steps += num_steps
+
+    def _has_warmed_up(self) -> bool:
+        """Whether replay has ever held enough; until then, to count is to look at all of it."""
+        if not self._was_warm and self._replay.num_slots >= self._warmup_steps:
+            self._was_warm = len(self._replay) >= self._warmup_steps
+        return self._was_warm
 
     def due(self) -> int:
         return self._owed_steps // self._train_period
@@ -182,3 +189,4 @@ class ReplayExperience:
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self._sampler.restore(arrays)
         self._owed_steps = values["owed_steps"]
+        self._was_warm = False  # the replay may be another one

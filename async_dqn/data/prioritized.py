@@ -66,7 +66,7 @@ class PrioritizedSampler:
             leaf = self._tree.find(rng.random(missing + missing // 8 + 4) * self._tree.total)
             env, index = self._slots(leaf)
             valid = self._replay.is_valid(env, index) & (self._tree.values[leaf] > 0)  # 0: the replay is empty
-            if not valid.any() and not self._replay.num_valid():
+            if not valid.any() and not len(self._replay):
                 raise ValueError(f"cannot draw {batch_size}: replay has no valid start")
             drawn = np.concatenate([drawn, np.stack([leaf, env, index])[:, valid]], axis=1)
         leaf, env, index = drawn[:, :batch_size]

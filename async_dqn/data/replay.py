@@ -26,12 +26,11 @@ class _Cursors(NamedTuple):
     """Where each ring stands, [N]."""
 
     added: np.ndarray  # slots written since the beginning; slot number i lies at i % C
-    num_last: np.ndarray  # `last` slots now in the ring
     next_age: np.ndarray
 
 
 _FIELD_DTYPES = dict(action=np.int32, reward=np.float32, terminated=bool, ended=bool, last=bool, age=np.uint8)
-_CURSOR_DTYPES = dict(added=np.int64, num_last=np.int64, next_age=np.uint8)
+_CURSOR_DTYPES = dict(added=np.int64, next_age=np.uint8)
 
 
 class Replay:
@@ -137,7 +136,6 @@ class Replay:
         self._flat.ended[before[same_episode]] = True
         self._flat.last[newest] = True
         self._flat.action[newest] = self._flat.reward[newest] = 0
-        self._cursors.num_last[envs] += 1
         self._cursors.next_age[envs] = 0
 
     def make_batch(self, batch_size: int) -> Transition:
@@ -177,7 +175,7 @@ class Replay:
             env = np.minimum(np.searchsorted(ends, draw, side="right"), self.num_envs - 1)
             index = draw - ends[env] + self._cursors.added[env]
             valid = self.is_valid(env, index)
-            if not valid.any() and not self.num_valid():
+            if not valid.any() and not len(self):
                 raise ValueError(
                     f"cannot sample {batch_size}: none of {ends[-1]} slots is a valid start "
                     f"with stack {self.stack} and n_step {self._n_step}"
@@ -203,23 +201,12 @@ class Replay:
         self._gather_stacks(env, index + length, out.s_t)
         return out
 
-    def num_valid(self) -> int:
-        """Number of valid starts: the slots that are not `last`, less those at the edges that lack a part."""
-        added = self._cursors.added[:, None]
-        oldest = np.maximum(added - self.slots_per_env, 0)
-        head = oldest + np.arange(self.stack - 1)
-        tail = added - self._n_step + self._ahead
-        index = np.concatenate([head, tail], axis=1)  # [N, S - 1 + n]
-        at_edge = np.concatenate([head < added - self._n_step, tail >= oldest], axis=1)  # each slot once
-        env = np.broadcast_to(self._envs[:, None], index.shape)
-        lacking = at_edge & ~self._flat.last[self._position(env, index)] & ~self.is_valid(env, index)
-        filled = np.minimum(self._cursors.added, self.slots_per_env)
-        return int((filled - self._cursors.num_last).sum() - lacking.sum())
-
-    __len__ = num_valid
+    def __len__(self) -> int:
+        """Number of valid starts; looks at all slots."""
+        return len(self.valid_starts()[0])
 
     def valid_starts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every valid start as (env, index), each [num_valid()]; looks at the whole ring."""
+        """Every valid start as (env, index), each [len(self)]; looks at all slots."""
         env, index, exists = self._all_slots()
         chosen = exists & self.is_valid(env, index)
         return env[chosen], index[chosen]
@@ -269,7 +256,6 @@ class Replay:
         """Forget everything."""
         for cursor in self._cursors:
             cursor[:] = 0
-        self._slots.last[:] = False  # `num_last` counts what is overwritten
 
     def begin_at(self, env: int, index: int, age: int) -> None:
         """Have an empty ring begin with this slot number and age, as if all before had been overwritten.
@@ -289,20 +275,18 @@ class Replay:
         age = np.minimum(index - np.maximum.accumulate(begin), self.stack - 1).astype(np.uint8)
         kept = index[-self.slots_per_env :]
         position = self._position(env, self._cursors.added[env] + kept)
-        self._cursors.num_last[env] += run.last[kept].sum() - self._flat.last[position].sum()
         for array, values in zip(self._flat, run._replace(age=age), strict=True):
             array[position] = values[kept[0] :]
         self._cursors.next_age[env] = 0 if run.last[-1] else min(int(age[-1]) + 1, self.stack - 1)
         self._cursors.added[env] += len(index)
 
     def check_valid(self) -> None:
-        """Assert every invariant; looks at the whole ring."""
-        env, index, exists = self._all_slots()  # [N, C], oldest first
+        """Assert every invariant; looks at all slots."""
+        env, index, exists = self._all_slots()  # [N, M], oldest first
         terminated, ended, last, age = (array[self._position(env, index)] for array in self._flat[3:])
         both = exists[:, :-1]  # a slot and the one after it
         following = np.where(last, 0, np.minimum(age + 1, self.stack - 1))  # the age of the next slot
 
-        assert (self._cursors.num_last == self._slots.last.sum(axis=1)).all(), "num_last is wrong"
         assert not (exists & terminated & ~ended).any(), "a terminated slot has not ended"
         assert not (exists & last & ended).any(), "a last slot has ended"
         assert not (both & ended[:, :-1] & ~last[:, 1:]).any(), "an ended episode lacks its last slot"
@@ -310,7 +294,6 @@ class Replay:
         assert not (exists & ended)[:, -1].any(), "the newest slot has ended without a last slot"
         assert (age[:, 1:] == following[:, :-1])[both].all() and not age[index == 0].any(), "an age is wrong"
         assert (self._cursors.next_age == np.where(exists, following, 0)[:, -1]).all(), "next_age is wrong"
-        assert self.num_valid() == len(self.valid_starts()[0]), "num_valid is wrong"
 
     def _check_step(
         self, num_envs: int, observation: np.ndarray, next_observation: np.ndarray, *per_env: np.ndarray
@@ -329,7 +312,6 @@ class Replay:
         """Write one slot in each of `envs` [M]; `values` are the first fields of `Slots`."""
         cursors, flat = self._cursors, self._flat
         position = self._position(envs, cursors.added[envs])
-        cursors.num_last[envs] += int(last) - flat.last[position]
         for array, value in zip(flat, (*values, last, cursors.next_age[envs]), strict=True):
             array[position] = value
         cursors.next_age[envs] = 0 if last else np.minimum(cursors.next_age[envs] + 1, self.stack - 1)
@@ -340,8 +322,9 @@ class Replay:
         return env * self.slots_per_env + index % self.slots_per_env
 
     def _all_slots(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """env, index and whether it was ever written, each [N, C], oldest first."""
-        index = self._cursors.added[:, None] - self.slots_per_env + np.arange(self.slots_per_env)
+        """env, index and whether it was ever written, each [N, M], oldest first; M is at least 1 and at most C."""
+        newest = np.arange(-int(np.clip(self._cursors.added.max(), 1, self.slots_per_env)), 0)
+        index = self._cursors.added[:, None] + newest
         return np.broadcast_to(self._envs[:, None], index.shape), index, index >= 0
 
     def _gather_stacks(self, env: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:

@@ -70,6 +70,17 @@ def test_steps_that_do_not_count_call_for_nothing():
     assert game.experience.due() == 1 + 2
 
 
+def test_a_replay_that_was_warm_once_stays_so():
+    game = Game(train_period=1, warmup_steps=60)
+    for _ in range(61):
+        game.add()
+    assert (len(game.experience.ring), game.experience.due()) == (60, 1)
+    for _ in range(50):  # games of one step take two slots, of which one begins a transition
+        game.add()
+        game.add(spoilt=[0])
+    assert (len(game.experience.ring), game.experience.due()) == (50, 1 + 2 * 50)
+
+
 def test_what_is_owed_is_saved_and_may_be_more_than_one_minibatch():
     saved, restored = Game(), Game()
     for _ in range(3 + 4 + 4 + 3):

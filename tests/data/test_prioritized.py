@@ -75,7 +75,7 @@ def test_priorities_are_those_of_a_slow_model_under_random_operations(operations
             add(replay, np.array([number & 1, number & 2], bool))
         elif what == "truncate":
             replay.truncate()
-        elif replay.num_valid():
+        elif len(replay):
             for env in range(2):
                 model |= {(env, index): largest for index in range(seen[env], replay.added[env])}
             seen = replay.added.tolist()
