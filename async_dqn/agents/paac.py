@@ -42,7 +42,8 @@ class PAAC(a3c.A3C):
     Config = PAACConfig
     summary = "A3C's update over many environments in lock-step, never stale (Clemente et al. 2017)"
     presets = {
-        # The step size grows with the number of environments. The paper's gradients are means, as they are here.
+        # For one process: the step size is 0.0007 for each environment that an update is of. With W workers, which
+        # make each update together, give W times this. The paper's gradients are means, as they are here.
         "paper": a3c.PAPER
         | {
             "total_steps": 115_000_000,
