@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +37,7 @@ class C51(DQN):
 
     Config = C51Config
     summary = "DQN that learns the distribution of returns (Bellemare et al. 2017)"
+    metrics: ClassVar[tuple[str, ...]] = (*DQN.metrics, "outside_support")
     network_outputs = {**DQN.network_outputs, "atom_logits": "of the probability of each return, for each action"}
     presets = {
         "paper": {
@@ -50,6 +51,7 @@ class C51(DQN):
         "pong-fast": DQN.presets["pong-fast"],
         # Rewards of 1 a step for up to 500 steps: with the discount of 0.99 their sum stays below 100.
         "cartpole": {**CARTPOLE, "v_min": 0.0, "v_max": 100.0},
+        "lunarlander": {**DQN.presets["lunarlander"], "v_min": -40.0, "v_max": 40.0},
     }
 
     config: C51Config
@@ -78,4 +80,8 @@ class C51(DQN):
             selector,
             tf.constant(self._support),
         )  # [B]
-        return self._mean(divergences, divergences, batch)
+        q_t = tf.gather(outputs_t["q_values"], tf.argmax(selector, axis=1), batch_dims=1)  # [B]
+        target = batch.r_t + batch.discount_t * q_t  # [B]
+        outside = (target < self.config.v_min) | (target > self.config.v_max)  # [B]
+        statistics = {"outside_support": tf.reduce_mean(tf.cast(outside, tf.float32))}
+        return self._mean(divergences, divergences, batch)._replace(statistics=statistics)

@@ -29,4 +29,5 @@ class Rainbow(C51):
         "pong-fast": {**C51.presets["pong-fast"], **_PARTS},
         # Noise explores for longer than a falling epsilon.
         "cartpole": {**C51.presets["cartpole"], **_PARTS, "total_steps": 60_000},
+        "lunarlander": {**C51.presets["lunarlander"], **_PARTS},
     }

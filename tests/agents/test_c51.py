@@ -60,7 +60,7 @@ def test_loss_is_the_mean_divergence_from_the_update_of_the_target(double):
         loss = agent.loss(online, target, Transition(*map(tf.constant, batch)), tf.constant([0, 0]))
     of_online, of_target = tape.gradient(loss.value, [online["q"], target["q"]])
     assert set(of_target.values()) == {None} and all(one.numpy().any() for one in of_online.values())
-    assert loss.per_item is None and loss.statistics == {}
+    assert loss.per_item is None and loss.statistics.keys() == {"outside_support"}
     chooser = online if double else target
     a_t = agent.apply(chooser, batch.s_t)["q_values"].numpy().argmax(axis=1)
     rows = np.arange(20)
@@ -73,6 +73,19 @@ def test_loss_is_the_mean_divergence_from_the_update_of_the_target(double):
         used = projected > 0
         expected.append((projected[used] * np.log(projected[used] / p_tm1[row, used])).sum())
     assert float(loss.value) == pytest.approx(np.mean(expected), rel=1e-3)
+
+
+def test_the_share_of_targets_outside_the_support_by_hand():
+    agent, ones = make_agent(), np.ones(5, np.float32)
+    chosen, other = np.array([3, 3, -1, 3, 4]), np.array([4, 0, 0, 0, 0])  # values of two actions at s_t
+    logits = 50 * np.eye(7, dtype=np.float32)[np.stack([chosen, other], axis=1) + 2]  # all on one atom
+    said = {"atom_logits": tf.constant(logits), "q_values": tf.constant(np.stack([chosen, other], 1), tf.float32)}
+    agent._outputs = lambda *_: (said, said, tf.constant(np.stack([ones, 0 * ones], axis=1)))
+    r_t, discount_t = np.float32([1, 2, -1.5, -2.5, 4]), np.float32([0.9, 0.9, 0.9, 0, 0])
+    batch = Transition(None, tf.zeros([5], tf.int32), tf.constant(r_t), tf.constant(discount_t), None)
+    found = agent.loss({}, {}, batch, tf.constant([0, 0])).statistics["outside_support"]
+    # 1 + 0.9 * 3 = 3.7 and 4 are inside; 2 + 0.9 * 3 = 4.7, -1.5 - 0.9 * 1 = -2.4 and -2.5 are not within -2 to 4.
+    assert float(found) == pytest.approx(3 / 5)
 
 
 def test_prioritized_losses_are_weighted_and_divergences_handed_back():

@@ -48,7 +48,7 @@ def test_every_agent_has_a_preset_for_every_kind_of_environment(agent, env):
     assert network in ("auto", *preflight.fitting_networks(spec.picture_shape))
 
 
-@pytest.mark.parametrize("agent", ["dqn", "fast_dqn", "dyna_q", "a3c", "paac", "ppo"])
+@pytest.mark.parametrize("agent", ["dqn", "fast_dqn", "c51", "rainbow", "dyna_q", "a3c", "paac", "ppo"])
 def test_lunar_lander_has_a_preset_of_its_own(agent):
     spec = registry.resolve("CartPole-v1", "classic")  # the other needs a package
     assert find(agent).default_preset(spec) == "cartpole"
