@@ -69,8 +69,7 @@ def write_report(
     over = [run for run in runs if is_over(run.exit_reason)]
     made: dict[str, list[str]] = {}
     for run in runs:
-        host = found if isinstance(found := run.described.get("host"), dict) else {}
-        where = f"{host.get('cpu', '?')}, {host.get('cores', '?')} cores"
+        where = f"{run.host.get('cpu', '?')}, {run.host.get('cores', '?')} cores"
         made.setdefault(f"revision {run.described.get('git_revision')} on {where}", []).append(run.title)
     blocks = [f"# {title}", "## Result"]
     if len(over) < num_planned:
@@ -82,15 +81,9 @@ def write_report(
         if study:  # it has more kinds than quantities
             rows = [list(row) for row in zip(*rows, strict=True)]
         blocks += [table(rows[0], rows[1:]), _HOW_TO_READ]
-    if study == "workers" and over:
-        hosts = [found for run in over if isinstance(found := run.described.get("host"), dict)]
-        cores = max((finite(host.get("cores")) for host in hosts), default=math.nan)
-        caption = "What more workers bring; the dotted line is at the cores of the machine."
-        figures = studies.workers_figures(over, cores)
-        blocks += ["## Workers", *(_picture(figure, folder, name, caption) for name, figure in figures.items())]
-    if study == "planning" and over:
-        caption = "Dyna-Q with more and more planning. No line leads to a ratio where a run never reached the goal."
-        blocks += ["## Planning", _picture(studies.planning_figure(over), folder, "planning", caption)]
+    if over and (drawn := studies.figures(study, over)):
+        caption = "A dot is one run. A line goes through the medians, but not to where a run never reached the goal."
+        blocks += [f"## {study.title()}", *(_picture(drawn[name], folder, name, caption) for name in drawn)]
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)
@@ -119,9 +112,8 @@ def _results(runs: Sequence[Run], calls: Sequence[Mapping]) -> dict[str, Any]:
     """What the tables say, for programs: a run's numbers without those that it lacks, and what it ran on."""
     found = []
     for run in runs:
-        host = of if isinstance(of := run.described.get("host"), dict) else {}
         about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
-        machine = {"cpu": host.get("cpu"), "revision": run.described.get("git_revision")}
+        machine = {"cpu": run.host.get("cpu"), "revision": run.described.get("git_revision")}
         numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}
         found.append(about | machine | numbers)
     return {"calls": [dict(call) for call in calls], "runs": found}

@@ -52,6 +52,12 @@ class Run:
         return settings if isinstance(settings, dict) else {}
 
     @property
+    def host(self) -> Mapping[str, Any]:
+        """The machine that it began on, as config.json has it."""
+        host = self.described.get("host")
+        return host if isinstance(host, dict) else {}
+
+    @property
     def kind(self) -> str:
         """How it was trained, the same for all seeds: baseline, or the size of its cluster; in a study its label."""
         if self.label:

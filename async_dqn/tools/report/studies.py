@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -19,7 +21,7 @@ from async_dqn.settings.config import Config
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import Run, finite
 
-_GOAL = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
+_GOAL: dict[str, Any] = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
 _WORKER_COUNTS = (1, 2, 4, 8)
 _LOCAL_STEPS = (0, 1, 16)  # beside those of the preset
 _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
@@ -120,105 +122,104 @@ def config(kind: Kind, seed: int, shared: dict[str, Any]) -> Config:
     return table.make_config(kind.agent, "cartpole", {name: value for name, value in given.items() if name in fields})
 
 
-_PANELS = {
-    "games to the goal": lambda run: finite(run.summary.get("episodes")),
-    "seconds to the goal": lambda run: finite(run.summary.get("solved_at_seconds")),
-    "seconds per game": lambda run: finite(run.summary.get("wall_seconds")) / finite(run.summary.get("episodes")),
+Curves = dict[str, list[tuple[int, Run]]]  # the runs of each curve, and the number that each is drawn over
+
+
+def _at_goal(run: Run, name: str) -> float:
+    """A number of a run that has reached the goal; NaN for one that has not."""
+    return finite(run.summary.get(name)) if math.isfinite(finite(run.summary.get("solved_at_seconds"))) else math.nan
+
+
+_RETURN, _SPEED_UP = "best mean return of 100 games", "speed-up over one worker"
+_WORKERS: dict[str, Callable[[Run], float]] = {
+    "games to the goal": lambda run: _at_goal(run, "episodes"),
+    "seconds to the goal": lambda run: _at_goal(run, "solved_at_seconds"),
+    "seconds per game": lambda run: _at_goal(run, "wall_seconds") / _at_goal(run, "episodes"),
+    _SPEED_UP: lambda run: _at_goal(run, "solved_at_seconds"),
+}
+_PLANNING: dict[str, Callable[[Run], float]] = {
+    _RETURN: lambda run: finite(run.summary.get("best_mean_return_100")),
+    "agent steps to the goal": lambda run: _at_goal(run, "solved_at_steps"),
 }
 
 
-def workers_figures(runs: Sequence[Run], cores: float) -> dict[str, Figure]:
-    """What more workers bring, by name: "workers" by agent and store, "local-steps" by how often DQN synchronises.
+def figures(study: str, runs: Sequence[Run]) -> dict[str, Figure]:
+    """The pictures of a study by name, where its kinds are numbers of something.
 
     Args:
-      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER", "dqn on ps, K local steps, NUMBER".
-      cores: of the machine, where a line is drawn; NaN: not known.
+      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER", "dqn on ps, K local steps, NUMBER", or "RATIO
+        simulated"; others of the study of planning are left out.
     """
-    curves: dict[str, dict[int, list[Run]]] = {}
+    if study == "planning":
+        curve = [(int(run.kind.split()[0]), run) for run in runs if run.kind.endswith(" simulated")]
+        return {study: _figure({"dyna_q": curve}, _PLANNING, "simulated minibatches for each real one", base=4)}
+    if study != "workers":
+        return {}
+    curves: Curves = {}
     for run in runs:
         name, _, number = run.kind.rpartition(", ")
-        curves.setdefault(name, {}).setdefault(int(number), []).append(run)
+        curves.setdefault(name, []).append((int(number), run))
     often = {name: curve for name, curve in curves.items() if "local steps" in name}
-    figures = {"workers": _figure({name: curve for name, curve in curves.items() if name not in often}, cores)}
+    chosen = {study: {name: curve for name, curve in curves.items() if name not in often}}
     if often:
         usual = count(table.find("dqn").presets["cartpole"]["local_steps"], "local step")
         preset = {f"{name}, {usual}": curve for name, curve in curves.items() if name == "dqn on ps"}
-        figures["local-steps"] = _figure(preset | often, cores)
-    return figures
+        chosen["local-steps"] = preset | often
+    return {name: _figure(some, _WORKERS, "workers", base=2) for name, some in chosen.items()}
 
 
 @matplotlib.rc_context(plot.STYLE)
-def _figure(curves: dict[str, dict[int, list[Run]]], cores: float) -> Figure:
-    """Games and seconds to the goal, seconds per game, and the speed-up over one worker, over the number of workers.
+def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel: str, *, base: int) -> Figure:
+    """A dot for each run over its number, and by curve a line through the medians.
 
-    An agent has one colour, and a dashed line in shared memory. A number of workers with a run that never reached the
-    goal has no point.
-    """
-    figure = Figure(figsize=(9, 8), layout="constrained")
-    panels = figure.subplots(2, 2).ravel()
-    colour_of = dict(zip(dict.fromkeys(map(_without_store, curves)), itertools.cycle(plot.COLOURS), strict=False))
-    for name, by_number in curves.items():
-        colour, line = colour_of[_without_store(name)], "--" if "shared_memory" in name else "-"
-        numbers = sorted(by_number)
-        found = {
-            title: np.array([_median(by_number[number], of) for number in numbers]) for title, of in _PANELS.items()
-        }
-        found["speed-up over one worker"] = found["seconds to the goal"][0] / found["seconds to the goal"]
-        for axes, values in zip(panels, found.values(), strict=True):
-            axes.plot(numbers, values, marker="o", ms=4, color=colour, linestyle=line, label=name)
-    for axes, title in zip(panels, [*_PANELS, "speed-up over one worker"], strict=True):
-        axes.set_xscale("log", base=2)
-        axes.set(title=title, xlabel="workers")
-        axes.set_xticks(_WORKER_COUNTS, map(str, _WORKER_COUNTS))
-        if title in _PANELS:  # some agents need a hundred times as long as others
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:,g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
-        if math.isfinite(cores):
-            axes.axvline(cores, color="0.6", linewidth=1, linestyle=":")
-    panels[-1].set_ylim(0, None)
-    panels[-1].plot(_WORKER_COUNTS, _WORKER_COUNTS, color="0.6", linewidth=1, label="ideal")
-    figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return figure
-
-
-@matplotlib.rc_context(plot.STYLE)
-def planning_figure(runs: Sequence[Run]) -> Figure:
-    """How far Dyna-Q gets with how much planning: a dot for each run, a line through the medians.
+    An agent has one colour, and a dashed line in shared memory.
 
     Args:
-      runs: with labels as `kinds` names them: "RATIO simulated", and others, which are left out.
+      panels: what is drawn, by title; NaN where a run never reached the goal, and no line goes there.
+      base: of the logarithm of the numbers, which may be 0 too.
     """
-    by_ratio: dict[int, list[Run]] = {}
-    for run in runs:
-        number, _, rest = run.kind.partition(" ")
-        if rest == "simulated":
-            by_ratio.setdefault(int(number), []).append(run)
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    panels = figure.subplots(1, 2)
-    shown = {
-        "best mean return of 100 games": lambda run: finite(run.summary.get("best_mean_return_100")),
-        "agent steps to the goal": lambda run: finite(run.summary.get("solved_at_steps")),
-    }
-    for axes, (title, of) in zip(panels, shown.items(), strict=True):
-        medians: list[float] = []
-        for place, ratio in enumerate(sorted(by_ratio)):
-            values = [of(run) for run in by_ratio[ratio]]
-            axes.plot([place] * len(values), values, "o", ms=4, color=plot.COLOURS[0], alpha=0.5)
-            medians.append(float(np.median(values)))  # NaN where a run never reached the goal
-        axes.plot(range(len(medians)), medians, color=plot.COLOURS[0])
-        limits = {"xlim": (-0.5, len(by_ratio) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
-        axes.set(title=title, xlabel="simulated minibatches for each real one", **limits)
-        axes.set_xticks(range(len(by_ratio)), map(str, sorted(by_ratio)))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
+    rows = len(panels) // 2
+    figure = Figure(figsize=(9, 1 + 3.5 * rows), layout="constrained")
+    agents = {name: re.sub(" on (ps|shared_memory)", "", name) for name in curves}
+    colours = dict(zip(dict.fromkeys(agents.values()), itertools.cycle(plot.COLOURS), strict=False))
+    points = [point for curve in curves.values() for point in curve]
+    ticks = sorted({number for number, _ in points})
+    cores = max((finite(run.host.get("cores")) for _, run in points), default=math.nan)
+    faint: Any = {"color": "0.6", "linewidth": 1}
+    for axes, (title, of) in zip(figure.subplots(rows, 2).flat, panels.items(), strict=True):
+        axes.update_datalim([(at, 0) for at in ticks], updatey=False)
+        told = Counter[int]()  # lines of text at a number
+        for name, curve in curves.items():
+            colour, line = colours[agents[name]], "--" if "shared_memory" in name else "-"
+            numbers = sorted({number for number, _ in curve})
+            values = [np.array([of(run) for number, run in curve if number == at]) for at in numbers]
+            medians = np.array(list(map(np.median, values)))
+            if title == _SPEED_UP:
+                values, medians = [medians[0] / own for own in values], medians[0] / medians
+            for at, own in zip(numbers, values, strict=True):
+                axes.plot([at] * len(own), own, "o", ms=4, color=colour, alpha=0.5)
+                reached = int(np.isfinite(own).sum())
+                if title.endswith("to the goal") and reached < len(own):
+                    place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
+                    axes.text(at, 1 - 0.05 * told[at], f"{reached} of {len(own)}", color=colour, **place)
+                    told[at] += 1
+            axes.plot(numbers, medians, color=colour, linestyle=line, label=name)
+        if title == _RETURN:
+            axes.axhline(_GOAL["stop_at_return"], **faint, label="goal")
+        if panels is _WORKERS and math.isfinite(cores):
+            axes.axvline(cores, **faint, linestyle=":", label="cores")
+        if title == _SPEED_UP:
+            axes.axline((1, 1), (2, 2), **faint, label="ideal")
+        axes.set(title=title, xlabel=xlabel, xmargin=0.1, ymargin=0.18)
+        axes.set_xscale("symlog", base=base, linthresh=1, linscale=1 - 1 / base)
+        axes.set_xticks(ticks, map(str, ticks))
+        if panels is _WORKERS:  # some agents need a hundred times as long as others
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter("{x:,g}")
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+    named = {label: line for label, line in lines.items() if not label.startswith("_")}
+    how = "dot: one run; line: medians; 1 of 3: runs that reached the goal"
+    figure.legend(named.values(), named, loc="outside lower center", ncols=3, title=how, title_fontsize=9)
     return figure
-
-
-def _without_store(name: str) -> str:
-    return name.replace(" on ps", "").replace(" on shared_memory", "")
-
-
-def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
-    reached = all(math.isfinite(finite(run.summary.get("solved_at_seconds"))) for run in runs)
-    return float(np.median([of(run) for run in runs])) if reached else math.nan

@@ -1,5 +1,6 @@
 """Studies: each of their runs has settings that the program accepts, and the report on them."""
 
+import dataclasses
 import json
 import math
 
@@ -70,10 +71,9 @@ def test_the_command_line_makes_its_trials(monkeypatch, tmp_path):
 
 
 def runs_of(tmp_path, seconds):
-    """Runs with labels, {(label, seed): seconds to the goal}."""
+    """Runs with labels on two cores, {(label, seed): seconds to the goal}."""
     for (label, seed), solved_at in seconds.items():
         summary = {
-            "exit_reason": "solved",
             "env_steps": 1_000,
             "episodes": 50,
             "wall_seconds": solved_at,
@@ -81,16 +81,14 @@ def runs_of(tmp_path, seconds):
             "solved_at_steps": None if math.isnan(solved_at) else 1_000,
             "data_age_mean": 1.5,
         }
-        path = write_run(tmp_path / f"{label}-{seed}".replace(" ", "-"), [(100, 1.0)], seed=seed)
-        (path / "summary.json").write_text(json.dumps(summary))
-        run = read_run(path)
-        object.__setattr__(run, "label", label)
-        yield run
+        path, host = tmp_path / f"{label}-{seed}".replace(" ", "-"), {"host": {"cores": 2}}
+        write_run(path, [1.0], seed=seed, exit_reason="solved", summary=summary, described=host)
+        yield dataclasses.replace(read_run(path), label=label)
 
 
 def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_are_not(tmp_path):
     seconds = {("a on ps, 1", 0): 40.0, ("a on ps, 1", 1): 60.0, ("a on ps, 2", 0): 25.0, ("b on ps, 1", 0): math.nan}
-    figures = studies.workers_figures(list(runs_of(tmp_path, seconds)), cores=2)
+    figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
     lines = [{line.get_label(): line for line in axes.get_lines()} for axes in figures["workers"].axes]
     games, times, each, speed_ups = ([of[name] for name in ("a on ps", "b on ps")] for of in lines)
     np.testing.assert_array_equal(times[0].get_ydata(), [50, 25])
@@ -99,26 +97,30 @@ def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_ar
     np.testing.assert_array_equal(each[0].get_ydata(), [1, 0.5])
     assert np.isnan(times[1].get_ydata()).all()
     assert list(figures) == ["workers"]
+    assert [[text.get_text() for text in axes.texts] for axes in figures["workers"].axes] == [["0 of 1"]] * 2 + [[]] * 2
 
 
 def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(tmp_path):
     kinds = ["dqn on ps", "ppo on ps", "ppo on shared_memory", "dqn on ps, 0 local steps", "dqn on ps, 16 local steps"]
     seconds = {(f"{kind}, {number}", 0): 40.0 / number for kind in kinds for number in (1, 2)}
-    figures = studies.workers_figures(list(runs_of(tmp_path, seconds)), cores=2)
+    figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
     names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
-    assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "ideal"]
-    assert [text.get_text() for text in names["local-steps"]] == ["dqn on ps, 4 local steps", *kinds[3:], "ideal"]
-    looks = [(line.get_color(), line.get_linestyle()) for line in figures["workers"].axes[0].get_lines()[:3]]
+    assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "cores", "ideal"]
+    steps = ["dqn on ps, 4 local steps", *kinds[3:]]
+    assert [text.get_text() for text in names["local-steps"]] == [*steps, "cores", "ideal"]
+    lines = {line.get_label(): line for line in figures["workers"].axes[0].get_lines()}
+    looks = [(lines[kind].get_color(), lines[kind].get_linestyle()) for kind in kinds[:3]]
     assert looks[1][0] == looks[2][0] != looks[0][0] and looks[1][1] != looks[2][1]
 
 
 def test_planning_is_drawn_over_the_ratio_and_no_line_leads_to_one_that_missed_the_goal_once(tmp_path):
     seconds = {("0 simulated", 0): 40.0, ("16 simulated", 0): math.nan, ("4 simulated", 1): 5.0}
     runs = list(runs_of(tmp_path, seconds | {("4 simulated", 0): 9.0, ("4 simulated, novelty", 0): 1.0}))
-    _, steps = studies.planning_figure(runs).axes
+    returns, steps = studies.figures("planning", runs)["planning"].axes
     assert [label.get_text() for label in steps.get_xticklabels()] == ["0", "4", "16"]
     assert [len(line.get_ydata()) for line in steps.get_lines()] == [1, 2, 1, 3]
     np.testing.assert_array_equal(steps.get_lines()[-1].get_ydata(), [1_000, 1_000, np.nan])
+    assert [text.get_text() for text in steps.texts] == ["0 of 1"] and not returns.texts
 
 
 def test_a_report_on_a_study_has_a_row_for_each_kind(tmp_path):
