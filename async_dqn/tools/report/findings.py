@@ -87,7 +87,7 @@ def write_report(
     blocks.append("## Learning curves")
     for x, what in (("steps", "agent steps of all workers"), ("time", "training time")):
         figure = plot.learning_curves(plot.group(runs), x, window=100)
-        caption = f"Return of every game (faint) and the mean of 100 (strong) over {what}."
+        caption = f"Mean return of 100 games over {what}."
         blocks.append(_picture(figure, folder, f"return-{x}", caption))
     counts = {kind: sum(map(read_stalenesses, of), Counter()) for kind, of in _kinds(runs).items() if kind != BASELINE}
     if any(counts.values()) and not study:

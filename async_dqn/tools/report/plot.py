@@ -9,11 +9,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from async_dqn.base.errors import UserError
-from async_dqn.tools.report.runs import Run, read_runs, running_mean
+from async_dqn.run.progress import count
+from async_dqn.tools.report.runs import BASELINE, Run, read_runs, running_mean
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLE: Any = {
@@ -27,10 +27,8 @@ STYLE: Any = {
     "legend.fontsize": 9,
 }
 _LINES = ("-", "--", ":", "-.")  # for curves beyond the number of colours
-_MAX_DOTS = 4_000  # games drawn one by one, of each run
 _MAX_TOLD = 3  # settings in a label
 _MAX_TITLES = 3  # pairs of an agent and an environment that a title names
-_MAX_STRONG = 4  # runs of a curve that are a strong line each: the mean of a fast and a slow one is like neither
 _PLACES = ("num_ps", "num_workers", "store", "seed", "gpus", "threads")  # of the kind of run, or of the machine
 _UNITS = {  # names of an axis, and what to divide by: the first that its end is several of
     "steps": {"agent steps (millions)": 1e6, "agent steps (thousands)": 1e3},
@@ -67,12 +65,12 @@ def run_plot(paths: Sequence[str], *, x: str, smooth: int, output: str) -> int:
 
 
 def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The curves to draw of one or more runs, by label: runs that differ in their seeds at most share one.
+    """The curves to draw of one or more runs, the baseline first: runs that differ in their seeds at most share one.
 
     A label has the kind of run and a few settings; where these are not enough, the folder of the curve's first run.
     """
     groups: dict[tuple, list[Run]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.kind != BASELINE):
         settings = sorted((name, str(value)) for name, value in run.settings.items() if name != "seed")
         groups.setdefault((run.kind, *settings), []).append(run)
     firsts = [members[0] for members in groups.values()]
@@ -91,59 +89,48 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 @matplotlib.rc_context(STYLE)
 def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int) -> Figure:
-    """Return against agent steps or training time: every game faint, the running mean of every run strong.
-
-    Where a curve has many runs, their lines are thin, and their mean is strong as far as all of them went.
+    """Return against agent steps or training time: thin lines one run each, a thick one the mean of several.
 
     Args:
       x: steps or time.
       window: games that a running mean is over.
     """
-    legends = [_legend(label, members, window) for label, members in curves.items()]
+    legends = [_legend(label, members) for label, members in curves.items()]
     columns = 1 if max(map(len, legends), default=0) > 45 else 2
-    figure = Figure(figsize=(8, 4.8 + 0.2 * max(0, len(curves) // columns - 6)), layout="constrained")
+    figure = Figure(figsize=(8, 5 + 0.2 * max(0, len(curves) // columns - 6)), layout="constrained")
     axes = figure.add_subplot()
     runs = [run for members in curves.values() for run in members]
     column = {"steps": "env_steps", "time": "seconds"}[x]
     longest = np.nanmax(np.concatenate([[0.0], *(run.games[column] for run in runs)]))
-    name = next((name for name, size in _UNITS[x].items() if longest >= 2 * size), list(_UNITS[x])[-1])
+    units = list(_UNITS[x].items())
+    unit, size = next((one for one in units if longest >= 2 * one[1]), units[-1])
     looks = itertools.cycle(itertools.product(_LINES, COLOURS))
-    for members, legend, (line, colour) in zip(curves.values(), legends, looks, strict=False):
-        points = [(run.games[column] / _UNITS[x][name], run.games["episode_return"]) for run in members]
-        _draw(axes, points, window, legend, {"color": colour, "linestyle": line})
+    handles = []
+    for members, (linestyle, color) in zip(curves.values(), looks, strict=False):
+        lines = [(run.games[column] / size, running_mean(run.games["episode_return"], window)) for run in members]
+        for at, mean in lines:
+            (line,) = axes.plot(at, mean, color=color, linestyle=linestyle, linewidth=1)
+        known = [(at, mean) for at, mean in lines if np.isfinite(at[:1]).any()]
+        if len(known) > 1:  # beyond the shortest run a mean would jump: often the best one ends first
+            grid = np.linspace(max(at[0] for at, _ in known), min(at[-1] for at, _ in known), 400)
+            means = [np.interp(grid, at, mean) for at, mean in known]
+            (line,) = axes.plot(grid, np.mean(means, axis=0), color=color, linestyle=linestyle, linewidth=2.5)
+        handles.append(line)
     for goal in {run.goal for run in runs if not np.isnan(run.goal)}:
         axes.axhline(goal, color="0.4", linewidth=1, linestyle="--", zorder=1)
         axes.text(1, goal, f"goal {goal:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
     titles = dict.fromkeys(f"{run.settings.get('agent', '?')} on {run.settings.get('env', '?')}" for run in runs)
     envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
     axes.set_title(", ".join(titles if len(titles) <= _MAX_TITLES else envs), loc="left", fontsize=11)
-    axes.set(xlim=(0, None), xlabel=name, ylabel="return of a game (unclipped)")
-    figure.legend(loc="outside lower center", ncols=columns)
+    axes.set(xlim=(0, None), xlabel=unit, ylabel=f"mean return of {window} games (unclipped)")
+    how = "thin line: one run; thick line: mean of the runs, until the first of them ends"
+    figure.legend(handles, legends, loc="outside lower center", ncols=columns, title=how, title_fontsize=9)
     return figure
 
 
-def _draw(axes: Axes, runs: Sequence[tuple], window: int, legend: str, look: Mapping[str, Any]) -> None:
-    """Draws runs of one curve, each by where its games are [G], NaN if unknown, and their returns [G]."""
-    lines = [(where[known], returns[known]) for where, returns in runs if (known := np.isfinite(where)).any()]
-    for where, returns in lines:
-        some = slice(None, None, -(-len(where) // _MAX_DOTS))
-        faint = float(np.clip(100 / len(where), 0.1, 0.4))
-        axes.plot(where[some], returns[some], ".", color=look["color"], alpha=faint, ms=4, mew=0, rasterized=True)
-    lines = [(where, running_mean(returns, window)) for where, returns in lines]
-    if len(lines) > _MAX_STRONG:  # beyond the shortest run a mean would jump: often the best one ends first
-        for where, mean in lines:
-            axes.plot(where, mean, linewidth=0.6, **look)
-        begin, end = max(where[0] for where, _ in lines), min(where[-1] for where, _ in lines)
-        grid = np.linspace(begin, end, 400) if begin <= end else np.empty(0)
-        lines = [(grid, np.mean([np.interp(grid, where, mean) for where, mean in lines], axis=0))]
-    for place, (where, mean) in enumerate(lines or [(np.empty(0), np.empty(0))]):
-        axes.plot(where, mean, linewidth=2, label=f"_{place}" if place else legend, **look)
-
-
-def _legend(label: str, runs: Sequence[Run], window: int) -> str:
-    together = f", {len(runs)} runs" if len(runs) > 1 else ""
+def _legend(label: str, runs: Sequence[Run]) -> str:
     notes = "; ".join(dict.fromkeys(note for run in runs for note in run.notes))
-    return f"{label}{together}; mean of {window} games" + (f" ({notes})" if notes else "")
+    return f"{label}, {count(len(runs), 'run')}" + (f" ({notes})" if notes else "")
 
 
 @matplotlib.rc_context(STYLE)

@@ -21,14 +21,20 @@ def draw(runs, x="steps", window=1):
 
 
 def strong(axes):
-    """x and y of each line of full width."""
-    return [line.get_data() for line in axes.lines if line.get_linewidth() == 2]
+    """x and y of each line that is a mean of runs."""
+    return [line.get_data() for line in axes.lines if line.get_linewidth() == 2.5]
+
+
+def thin(axes):
+    """x and y of the line of each run."""
+    return [line.get_data() for line in axes.lines if line.get_linewidth() == 1 and line.get_zorder() != 1]
 
 
 def test_runs_that_differ_in_their_seed_share_a_curve(tmp_path):
     runs = read(tmp_path, a={"seed": 0}, b={"seed": 1}, c={"command": "baseline", "num_workers": 1})
     curves = plot.group(runs)
-    assert {label: len(members) for label, members in curves.items()} == {"1 ps + 2 workers": 2, "baseline": 1}
+    found = [(label, len(members)) for label, members in curves.items()]
+    assert found == [("baseline", 1), ("1 ps + 2 workers", 2)]  # first, so that its colour is the same in all pictures
 
 
 def test_the_store_is_named_once(tmp_path):
@@ -59,16 +65,16 @@ def test_settings_tell_curves_apart_and_folders_where_these_are_too_many(tmp_pat
 @pytest.mark.parametrize(
     ("returns", "expected"),
     [
-        ([[2.0] * 20, [1.0] * 10], [(1.0, 2.0), (0.5, 1.0)]),
-        ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(0.5, 3.0)]),  # as far as all of them went
+        ([[2.0] * 20], []),
+        ([[2.0] * 20, [1.0] * 10], [(0.5, 1.5)]),  # as far as both of them went
+        ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(0.5, 3.0)]),
     ],
 )
-def test_a_few_seeds_are_a_line_each_and_many_thin_lines_and_their_mean(tmp_path, returns, expected):
+def test_runs_are_thin_lines_and_the_mean_of_several_a_thick_one(tmp_path, returns, expected):
     runs = read(tmp_path, **{f"seed-{seed}": {"returns": own, "seed": seed} for seed, own in enumerate(returns)})
     axes = draw(runs)
     np.testing.assert_allclose([(x[-1], y[-1]) for x, y in strong(axes)], expected)
-    thin = [line for line in axes.lines if line.get_linewidth() < 1]
-    assert len(thin) == (len(returns) if len(expected) == 1 else 0)
+    assert [len(y) for _, y in thin(axes)] == [len(own) for own in returns]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +91,8 @@ def test_axes_say_what_they_show(tmp_path, x, games, unit, last):
     axes = draw(read(tmp_path, a={"returns": [0.0] * games}), x)
     assert unit in axes.get_xlabel()
     assert axes.get_title(loc="left") == "dqn on CartPole-v1"
-    ((where, _),) = strong(axes)
+    ((where, _),) = thin(axes)
     assert (len(where), where[-1]) == (games, pytest.approx(last))
-    assert len(axes.lines[0].get_xdata()) <= 4_000
 
 
 def test_the_legend_says_what_is_amiss_and_times_that_nobody_knows_are_not_drawn(tmp_path):
@@ -95,9 +100,9 @@ def test_the_legend_says_what_is_amiss_and_times_that_nobody_knows_are_not_drawn
     (path / "metrics.csv").unlink()
     figure = plot.learning_curves(plot.group([read_run(path)]), "time", window=7)
     (text,) = figure.legends[0].get_texts()
-    assert "has not ended" in text.get_text() and "mean of 7 games" in text.get_text()
-    ((x, y),) = strong(figure.axes[0])
-    assert len(x) == len(y) == 0
+    assert "has not ended" in text.get_text() and "mean return of 7 games" in figure.axes[0].get_ylabel()
+    ((x, _),) = thin(figure.axes[0])
+    assert np.isnan(x).all()
 
 
 @pytest.mark.parametrize("number", [1, 7, 8, 40])
@@ -108,7 +113,7 @@ def test_many_curves_differ_in_their_look_and_leave_room_for_the_picture(tmp_pat
     (axes,) = figure.axes
     assert axes.get_window_extent().height / figure.dpi > 2.5  # inches
     assert figure.legends[0].get_window_extent().y0 >= 0
-    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines if line.get_linewidth() == 2}
+    looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(looks) == min(number, 28)
 
 
@@ -124,7 +129,7 @@ def test_the_runs_of_the_repository_are_drawn(capsys, tmp_path, x):
     assert err == ""
     assert out.count(": baseline") == 1 and out.count("1 ps + 2 workers") == len(list(RUNS.glob("async-2-*"))) > 1
     with Image.open(output) as picture:
-        assert picture.size == (1200, 720)
+        assert picture.size == (1200, 750)
         assert len(picture.convert("RGB").getcolors(2**20)) > 50
 
 
