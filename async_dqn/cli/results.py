@@ -104,22 +104,16 @@ def _compare(call: Call) -> int:
         return _study(call)
     quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
     from async_dqn.run import preflight
-    from async_dqn.tools.report.compare import Comparison, check_counts, run_compare
+    from async_dqn.tools.report.compare import Comparison, check_counts, run_compare, with_clusters
 
     counts = check_counts(values.worker_counts)
     config = from_flags.config(values, {"num_workers": max(counts)}, quick)
     from_flags.check_distributed(config)
-    name = default_logdir(config.env, "compare")
-    comparison = Comparison(
-        config,
-        Path(values.logdir or name).absolute(),
-        worker_counts=counts,
-        num_seeds=values.seeds,
-        games=values.games,
-    )
+    folder, kinds = Path(values.logdir or default_logdir(config.env, "compare")), with_clusters(config, counts)
+    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=values.seeds, games=values.games)
     spec = preflight.resolve(config)
-    for trial in comparison.trials():
-        preflight.check_memory(trial.config, spec, trial.config.num_workers)
+    for kind in kinds:
+        preflight.check_memory(kind.config, spec, kind.config.num_workers)
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 
@@ -127,7 +121,7 @@ def _study(call: Call) -> int:
     """`compare --study=NAME`: its runs have their own settings, but for a few that a user may give."""
     values = call.values
     from async_dqn.tools.report.compare import Comparison, run_compare
-    from async_dqn.tools.report.studies import STUDIES
+    from async_dqn.tools.report.studies import STUDIES, kinds
 
     if values.study not in STUDIES:
         raise UserError(f"--study={values.study}: must be one of {', '.join(STUDIES)}")
@@ -139,18 +133,14 @@ def _study(call: Call) -> int:
     for name in [*given, *(["worker_counts"] if values["worker_counts"].present else [])]:
         if name not in _OF_STUDIES:
             raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
-    seed = given.pop("seed", 0)
     comparison = Comparison(
-        table.make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": seed} | given),
+        table.make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": 0} | given),
         Path(values.logdir or default_logdir("CartPole-v1", values.study)).absolute(),
-        worker_counts=(),
+        kinds(values.study, quick=values.quick, given=given),
         num_seeds=1 if values.quick else values.seeds,
         games=0,
         study=values.study,
-        quick=values.quick,
-        given=given,
     )
-    comparison.trials()  # whose settings are checked here
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 

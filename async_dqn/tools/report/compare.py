@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +23,9 @@ from async_dqn.settings.config import Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools.bench import machine
-from async_dqn.tools.report import findings, studies
+from async_dqn.tools.report import findings
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
+from async_dqn.tools.report.studies import Kind
 
 _FILE = "compare.json"
 
@@ -62,40 +63,35 @@ class Comparison:
     Attributes:
       config: the settings that all runs share, of any agent; its seed is the first one.
       folder: where runs, pictures and report lie. A comparison that it holds already is gone on with.
-      worker_counts: of the clusters.
+      kinds: of the runs, such as the baseline and each cluster.
       num_seeds: runs of each kind.
       games: greedy games that every trained agent plays; those of a study play none.
-      study: the name of a study, whose runs take the place of one agent's; with `quick` the part that takes minutes.
-      given: settings that the user gave to all runs of the study.
+      study: the name of the study that the kinds are of.
     """
 
     config: Config
     folder: Path
-    worker_counts: Sequence[int]
+    kinds: Sequence[Kind]
     num_seeds: int
     games: int
     study: str = ""
-    quick: bool = False
-    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def trials(self) -> list[Trial]:
-        """Baseline first, then each cluster; seed by seed, so that whatever slows the machine for an hour meets all."""
+        """The runs seed by seed, so that whatever slows the machine for an hour meets all kinds."""
         seeds = range(self.config.seed, self.config.seed + self.num_seeds)
-        return [trial for seed in seeds for trial in (self._of_study(seed) if self.study else self._of_agent(seed))]
+        return [self._trial(kind, seed) for seed in seeds for kind in self.kinds]
 
-    def _of_study(self, seed: int) -> Iterator[Trial]:
-        for kind in studies.kinds(self.study, quick=self.quick):
-            name = f"{re.sub('[^a-z0-9_]+', '-', kind.name)}-seed-{seed}"
-            config = studies.config(kind, seed, dict(self.given))
-            yield Trial(name, kind.job, config, RunDirectory(self.folder / "runs" / name), kind.name)
+    def _trial(self, kind: Kind, seed: int) -> Trial:
+        name = f"{re.sub('[^a-z0-9_]+', '-', kind.name)}-seed-{seed}"
+        run, label = RunDirectory(self.folder / "runs" / name), kind.name if self.study else ""
+        return Trial(name, kind.job, dataclasses.replace(kind.config, seed=seed), run, label)
 
-    def _of_agent(self, seed: int) -> Iterator[Trial]:
-        for number in (0, *self.worker_counts):
-            kind, job = (f"async-{number}", "local") if number else ("baseline", "baseline")
-            own = {"num_workers": number} if number else self.config.unshared()
-            config = self.config.combine(dataclasses.asdict(self.config), own | {"seed": seed})
-            name = f"{kind}-seed-{seed}"
-            yield Trial(name, job, config, RunDirectory(self.folder / "runs" / name))
+
+def with_clusters(config: Config, worker_counts: Iterable[int]) -> list[Kind]:
+    """The kinds of run of one agent: the baseline, and a cluster for each number of workers."""
+    base = dataclasses.asdict(config)
+    baseline = Kind("baseline", "baseline", config.combine(base, config.unshared()))
+    return [baseline, *(Kind(f"async-{n}", "local", config.combine(base, {"num_workers": n})) for n in worker_counts)]
 
 
 def check_counts(text: str) -> tuple[int, ...]:

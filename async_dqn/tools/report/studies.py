@@ -28,28 +28,30 @@ _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
 
 
 class Kind(NamedTuple):
-    """One kind of run."""
+    """One kind of run: its name, the command that trains it (baseline or local), and its settings with any seed."""
 
     name: str
-    job: str  # the command that trains it
-    agent: str
-    settings: dict[str, Any]
+    job: str
+    config: Config
 
 
-def _algorithms(quick: bool) -> Iterator[Kind]:
+Rows = Iterator[tuple[str, str, str, dict[str, Any]]]  # of each kind of run: name, command, agent, settings
+
+
+def _algorithms(quick: bool) -> Rows:
     del quick
     for agent in table.TABLE:
-        yield Kind(agent, "baseline", agent, {})
+        yield agent, "baseline", agent, {}
 
 
-def _sharing(quick: bool) -> Iterator[Kind]:
-    yield Kind("one process", "baseline", "dqn", {})
+def _sharing(quick: bool) -> Rows:
+    yield "one process", "baseline", "dqn", {}
     if not quick:
         for concurrent in (False, True):
             for synchronized in (False, True):
                 name = f"fast_dqn{', concurrent' * concurrent}{', synchronized' * synchronized}"
                 settings = {"concurrent": concurrent, "synchronized": synchronized}
-                yield Kind(name, "baseline", "fast_dqn", settings)
+                yield name, "baseline", "fast_dqn", settings
     servers: dict[str, dict[str, Any]] = {
         "async": {"local_steps": 0},
         "async, 2 ps": {"local_steps": 0, "num_ps": 2},
@@ -61,23 +63,23 @@ def _sharing(quick: bool) -> Iterator[Kind]:
         "global replay": {"replay": "global"},
     }
     for name, settings in servers.items():
-        yield Kind(name, "local", "dqn", {"num_workers": 2} | settings)
+        yield name, "local", "dqn", {"num_workers": 2} | settings
 
 
-def _workers(quick: bool) -> Iterator[Kind]:
+def _workers(quick: bool) -> Rows:
     for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
         for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
                 name = f"{agent} on {store}, {number}"
-                yield Kind(name, "local", agent, {"store": store, "num_workers": number})
+                yield name, "local", agent, {"store": store, "num_workers": number}
     for local_steps in () if quick else _LOCAL_STEPS:
         for number in _WORKER_COUNTS:
             name = f"dqn on ps, {local_steps} local steps, {number}"
-            yield Kind(name, "local", "dqn", {"num_workers": number, "local_steps": local_steps})
+            yield name, "local", "dqn", {"num_workers": number, "local_steps": local_steps}
 
 
-def _parallelism(quick: bool) -> Iterator[Kind]:
-    yield Kind("gradient, 1", "local", "a3c", {"num_workers": 1})  # one worker sends no rollouts
+def _parallelism(quick: bool) -> Rows:
+    yield "gradient, 1", "local", "a3c", {"num_workers": 1}  # one worker sends no rollouts
     ways: dict[str, dict[str, Any]] = {
         "gradient": {},
         "data": {"parallelism": "data"},
@@ -85,19 +87,19 @@ def _parallelism(quick: bool) -> Iterator[Kind]:
     }
     for name, settings in ways.items():
         for number in (2,) if quick else (2, 4):
-            yield Kind(f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings)
+            yield f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings
 
 
-def _planning(quick: bool) -> Iterator[Kind]:
+def _planning(quick: bool) -> Rows:
     # Real minibatches are few, so that there is something for planning to make up for.
     few = {"train_period": 16, "epsilon_steps": 2_000, "total_steps": 30_000}
     for ratio in _RATIOS[:3] if quick else _RATIOS:
-        yield Kind(f"{ratio} simulated", "baseline", "dyna_q", few | {"max_simulated_ratio": float(ratio)})
+        yield f"{ratio} simulated", "baseline", "dyna_q", few | {"max_simulated_ratio": float(ratio)}
     for sweeping in () if quick else ("prioritized", "novelty"):
-        yield Kind(f"4 simulated, {sweeping}", "baseline", "dyna_q", few | {"sweeping": sweeping})
+        yield f"4 simulated, {sweeping}", "baseline", "dyna_q", few | {"sweeping": sweeping}
 
 
-STUDIES: dict[str, Callable[[bool], Iterator[Kind]]] = {
+STUDIES: dict[str, Callable[[bool], Rows]] = {
     "algorithms": _algorithms,
     "sharing": _sharing,
     "workers": _workers,
@@ -106,20 +108,23 @@ STUDIES: dict[str, Callable[[bool], Iterator[Kind]]] = {
 }
 
 
-def kinds(study: str, *, quick: bool) -> list[Kind]:
-    """What a study trains; `quick`: the part of it that takes minutes."""
-    return list(STUDIES[study](quick))
+def kinds(study: str, *, quick: bool, given: Mapping[str, Any]) -> list[Kind]:
+    """What a study trains, by each agent's preset for CartPole.
 
-
-def config(kind: Kind, seed: int, shared: dict[str, Any]) -> Config:
-    """The settings of one run, by the agent's preset for CartPole; `shared` are those that the user gave."""
-    cls = table.find(kind.agent).Config
-    fields = {field.name for field in dataclasses.fields(cls)}
-    alone = cls.unshared() if kind.job == "baseline" else {}
-    if kind.settings.get("store") == "shared_memory":
-        alone = {"num_ps": 0}
-    given = _GOAL | alone | kind.settings | shared | {"seed": seed}
-    return table.make_config(kind.agent, "cartpole", {name: value for name, value in given.items() if name in fields})
+    Args:
+      quick: only the part of it that takes minutes.
+      given: settings that the user gave to all runs.
+    """
+    found = []
+    for name, job, agent, own in STUDIES[study](quick):
+        cls = table.find(agent).Config
+        fields = {field.name for field in dataclasses.fields(cls)}
+        alone = cls.unshared() if job == "baseline" else {}
+        if own.get("store") == "shared_memory":
+            alone = {"num_ps": 0}
+        settings = {key: value for key, value in (_GOAL | alone | own | dict(given)).items() if key in fields}
+        found.append(Kind(name, job, table.make_config(agent, "cartpole", settings)))
+    return found
 
 
 Curves = dict[str, list[tuple[int, Run]]]  # the runs of each curve, and the number that each is drawn over

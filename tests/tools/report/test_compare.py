@@ -17,7 +17,7 @@ from async_dqn.cli import main as command_line
 from async_dqn.run.progress import Progress
 from async_dqn.system import signals
 from async_dqn.tools.report import compare
-from async_dqn.tools.report.compare import Comparison, begin, check_counts
+from async_dqn.tools.report.compare import Comparison, begin, check_counts, with_clusters
 from async_dqn.tools.report.runs import read_run, read_stalenesses
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": 3, "num_ps": 2})
@@ -43,7 +43,7 @@ def call(*arguments):
 
 
 def comparison(folder, config=CONFIG, counts=(2, 1), seeds=1, games=1):
-    return Comparison(config, folder, worker_counts=counts, num_seeds=seeds, games=games)
+    return Comparison(config, folder, with_clusters(config, counts), num_seeds=seeds, games=games)
 
 
 def test_the_command_line_says_what_is_compared(asked, tmp_path):

@@ -17,22 +17,21 @@ from async_dqn.tools.report.runs import read_run
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("study", studies.STUDIES)
 def test_every_run_of_a_study_has_settings_that_go_together(study, quick):
-    kinds = studies.kinds(study, quick=quick)
+    kinds = studies.kinds(study, quick=quick, given={"threads": 1})
     assert len({kind.name for kind in kinds}) == len(kinds) > 1
-    for kind in kinds:
-        config = studies.config(kind, 3, {"threads": 1})
-        assert (config.seed, config.threads, config.env, config.stop_at_return) == (3, 1, "CartPole-v1", 195)
-        assert config.agent == kind.agent
-        for name, value in kind.settings.items():
-            assert getattr(config, name) == value
+    for (name, _, config), (*_, agent, settings) in zip(kinds, studies.STUDIES[study](quick), strict=True):
+        assert (config.threads, config.env, config.stop_at_return) == (1, "CartPole-v1", 195), name
+        assert config.agent == agent
+        for setting, value in settings.items():
+            assert getattr(config, setting) == value
 
 
 def test_the_study_of_algorithms_has_all_of_the_table():
-    assert [kind.name for kind in studies.kinds("algorithms", quick=False)] == list(table.TABLE)
+    assert [kind.name for kind in studies.kinds("algorithms", quick=False, given={})] == list(table.TABLE)
 
 
 def test_the_study_of_parallelism_sends_gradients_or_rollouts():
-    found = {kind.name: studies.config(kind, 0, {}) for kind in studies.kinds("parallelism", quick=False)}
+    found = {kind.name: kind.config for kind in studies.kinds("parallelism", quick=False, given={})}
     sent = {name: (config.num_workers, config.parallelism, config.vtrace) for name, config in found.items()}
     assert sent == {
         "gradient, 1": (1, "gradient", False),
