@@ -160,7 +160,7 @@ class _Show:
         picture = self._picture
         if self._overlay:
             value = float(np.max(agent.values(outputs)[0]))
-            picture = self._overlay.draw(picture, outputs[self._overlay.head][0], int(action), value)
+            picture = self._overlay.draw(picture, outputs[self._overlay.kind.head][0], int(action), value)
         for viewer in viewers:
             viewer.show(picture)
         self._picture = self._screen.step(action)
@@ -187,12 +187,12 @@ def _make_show(agent: Agent, seed: int, limit: int, watch: Watch, cleanup: conte
 
 
 def _make_overlay(agent: Agent, name: str) -> Overlay:
-    cls = OVERLAYS[name]
-    if cls.head not in agent.network_outputs:
+    kind = OVERLAYS[name]
+    if kind.head not in agent.network_outputs:
         fitting = [f"--overlay={other}" for other, one in OVERLAYS.items() if one.head in agent.network_outputs]
         advice = f"use {fitting[0]}" if fitting else "leave it out"
-        raise UserError(f"--overlay={name}: --agent={agent.config.agent} has no {cls.what}; {advice}")
-    return cls(registry.action_names(agent.spec))
+        raise UserError(f"--overlay={name}: --agent={agent.config.agent} has no {kind.what}; {advice}")
+    return Overlay(kind, registry.action_names(agent.spec))
 
 
 def _play(
