@@ -14,7 +14,8 @@ from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
 from async_dqn.run.progress import Progress, format_seconds
 from async_dqn.system.task import INTERRUPTED
-from async_dqn.tools.bench import machine, peer, soak, tables
+from async_dqn.tools import machine
+from async_dqn.tools.bench import peer, soak, tables
 from async_dqn.tools.bench.sections import SECTIONS
 from async_dqn.tools.bench.work import PEER_WORKS, Case, Plan, config
 

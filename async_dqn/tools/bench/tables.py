@@ -1,9 +1,10 @@
 """From the data in bench.json to bench.md: medians of all repetitions and their ranges. Nothing is measured here."""
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from async_dqn.tools.tables import cell, number, table
 
 _TITLES = {
     "programs": "Whole programs, learning phase only",
@@ -163,27 +164,3 @@ def _text(metric: str, values: Mapping[int, float]) -> str:
     """A share of all repetitions is a mean, as each of them has 0 or 100 %."""
     is_share = metric.startswith("% of ") and values
     return number(statistics.fmean(values.values())) if is_share else cell(list(values.values()))
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A markdown table, its first column to the left and all others to the right; "" without rows."""
-    if not rows:
-        return ""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(text.replace('|', '/') for text in line)} |" for line in lines)
-
-
-def cell(values: Sequence[float]) -> str:
-    """The median and, where it says more, the range; "-" without values."""
-    if not values:
-        return "-"
-    middle, least, most = number(statistics.median(values)), number(min(values)), number(max(values))
-    return middle if least == most else f"{middle} [{least} - {most}]"
-
-
-def number(value: float) -> str:
-    """Three digits that say something: 1,234, 123, 12.3, 1.23, 0.123, 0.00123; "-" for what is not finite."""
-    if not math.isfinite(value):
-        return "-"
-    digits = next((digits for least, digits in ((100, 0), (10, 1), (1, 2)) if abs(value) >= least), None)
-    return f"{value:.3g}" if digits is None else f"{value:,.{digits}f}"

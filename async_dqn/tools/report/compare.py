@@ -22,7 +22,7 @@ from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
-from async_dqn.tools.bench import machine
+from async_dqn.tools import machine
 from async_dqn.tools.report import findings
 from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
 from async_dqn.tools.report.studies import Kind

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from matplotlib.ticker import MaxNLocator
 from async_dqn.base.files import write_atomically
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
-from async_dqn.tools.bench.tables import table
 from async_dqn.tools.report import plot, studies
 from async_dqn.tools.report.runs import (
     BASELINE,
@@ -32,6 +30,7 @@ from async_dqn.tools.report.runs import (
     read_megabytes,
     read_stalenesses,
 )
+from async_dqn.tools.tables import cell, number, table
 
 _MAX_STALENESS = 60  # that has a bar of its own
 _HOW_TO_READ = "Each cell is the median over seeds, with [least - most]. Times count from the first agent step."
@@ -153,7 +152,7 @@ def result_rows(runs: Sequence[Run]) -> list[list[str]]:
     The speed-up is that of the median time to the goal over the baseline's, where all runs of both have reached it.
     """
     kinds = {kind: [quantities(run) for run in members] for kind, members in _kinds(runs).items()}
-    rows = [[name, *(_cell([one[name] for one in own]) for own in kinds.values())] for name in quantities(runs[0])]
+    rows = [[name, *(cell([one[name] for one in own]) for own in kinds.values())] for name in quantities(runs[0])]
     if any(not math.isnan(run.goal) for run in runs):
         minutes = {kind: [one["minutes to the goal"] for one in own] for kind, own in kinds.items()}
         reached = [f"{int(np.isfinite(own).sum())} of {len(own)}" for own in minutes.values()]
@@ -238,16 +237,3 @@ def staleness_figure(counts: Mapping[str, Mapping[int, int]], colours: Mapping[s
 
 def _kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {kind: [run for run in runs if run.kind == kind] for kind in dict.fromkeys(run.kind for run in runs)}
-
-
-def _cell(values: Sequence[float]) -> str:
-    """Median and range; a dash where one is missing, as a median over the others would flatter."""
-    if not all(map(math.isfinite, values)):
-        return "-"
-    middle, least, most = (number(of(values)) for of in (statistics.median, min, max))
-    return middle if least == most else f"{middle} [{least} - {most}]"
-
-
-def number(value: float) -> str:
-    """Three digits, or all of a whole number; a dash for NaN."""
-    return "-" if not math.isfinite(value) else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -17,7 +17,8 @@ from async_dqn.agents import table
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.cli import main as command_line
 from async_dqn.run.progress import Progress
-from async_dqn.tools.bench import command, machine, peer, programs, soak, tables
+from async_dqn.tools import machine
+from async_dqn.tools.bench import command, peer, programs, soak, tables
 from async_dqn.tools.bench.command import Bench
 from async_dqn.tools.bench.sections import learning_cases
 from async_dqn.tools.bench.work import Case, Plan, config
@@ -191,7 +192,7 @@ def test_the_report_is_written_and_shown(monkeypatch, tmp_path):
     assert data["plan"]["measurements"] == 3 and data["plan"]["settings"]["network"] == "nature"
     text = (tmp_path / "out" / "bench.md").read_text()
     assert text == tables.report(data) and text in said
-    assert "| acting | 2.00 [1.00 - 3.00] |" in text
+    assert "| acting | 2 [1 - 3] |" in text
 
 
 def test_a_failed_case_is_told_and_gives_exit_code_1(monkeypatch, tmp_path):

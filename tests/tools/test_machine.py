@@ -6,7 +6,7 @@ import re
 import psutil
 import pytest
 
-from async_dqn.tools.bench import machine
+from async_dqn.tools import machine
 
 
 def test_a_description_names_what_figures_depend_on():
