@@ -20,7 +20,7 @@ from async_dqn.run.trained import load_trained
 from async_dqn.settings.config import Config
 from async_dqn.tools.player import Player
 from async_dqn.tools.show.overlay import OVERLAYS, Overlay
-from async_dqn.tools.show.screen import Screen, make_screen
+from async_dqn.tools.show.screen import make_screen
 from async_dqn.tools.show.viewers import Video, Window
 
 _MAX_ENVS = 10
@@ -89,7 +89,7 @@ def run_evaluate(
     player = Player(agent, trained)
     limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
     with contextlib.ExitStack() as cleanup:
-        show = _make_show(agent, seed, limit, watch, cleanup) if watch.video or watch.human else None
+        show = _Show(agent, seed, limit, watch, cleanup)
         num_envs = 1 if watch.human else min(games, _MAX_ENVS)
         begun = time.monotonic()
         lengths, returns = _play(player, play, games, num_envs, seed, limit, progress, show)
@@ -127,39 +127,43 @@ def run_evaluate(
         f"agent steps ({which}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
     )
-    return _report_video(show.video, progress) if show and show.video else 0
-
-
-def _report_video(video: Video, progress: Progress) -> int:
-    """Says what became of the video. Gives the exit code."""
-    if video.fault:
-        progress.say(f"the video {video.path} ends after {count(video.num_pictures, 'picture')}: {video.fault}")
-        return 1
-    progress.say(f"video of the first game ({count(video.num_pictures, 'picture')}): {video.path}")
-    return 0
+    return show.report(progress)
 
 
 class _Show:
-    """Shows the games of the first environment: the first of them in a video, all in a window."""
+    """Shows the games of the first environment: the first of them in a video, all in a window, or none at all."""
 
-    def __init__(self, screen: Screen, overlay: Overlay | None, video: Video | None, window: Window | None):
-        self._screen, self._overlay = screen, overlay
-        self.video, self._window = video, window
-        self._picture = screen.reset()
+    def __init__(self, agent: Agent, seed: int, limit: int, watch: Watch, cleanup: contextlib.ExitStack):
+        """Makes what shows games of at most `limit` steps; `cleanup` closes it."""
+        self._agent = agent
+        self._video: Video | None = None
+        self._window: Window | None = None
+        if watch.video is None and not watch.human:
+            return
+        self._overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
+        self._screen = make_screen(agent.spec, seed, max_episode_steps=limit, has_window=watch.human)
+        cleanup.callback(self._screen.close)
+        if watch.video is not None:
+            self._video = Video(watch.video, self._screen.frames_per_second, watch.video_seconds)
+            cleanup.callback(self._video.close)
+        if watch.human:
+            self._window = Window(f"async-dqn: {agent.spec.id}", self._screen.frames_per_second)
+            cleanup.callback(self._window.close)
+        self._picture = self._screen.reset()
 
     @property
     def is_closed(self) -> bool:
         """Whether whoever watched has closed the window."""
         return self._window is not None and self._window.is_done
 
-    def step(self, agent: Agent, outputs: Outputs, action: np.ndarray) -> None:
+    def step(self, outputs: Outputs, action: np.ndarray) -> None:
         """Shows where the game stands and what the networks say of it, and goes on with the action."""
-        viewers = [viewer for viewer in (self.video, self._window) if viewer and not viewer.is_done]
+        viewers = [viewer for viewer in (self._video, self._window) if viewer and not viewer.is_done]
         if not viewers:
             return
         picture = self._picture
         if self._overlay:
-            value = float(np.max(agent.values(outputs)[0]))
+            value = float(np.max(self._agent.values(outputs)[0]))
             picture = self._overlay.draw(picture, outputs[self._overlay.kind.head][0], int(action), value)
         for viewer in viewers:
             viewer.show(picture)
@@ -167,23 +171,17 @@ class _Show:
 
     def end_game(self) -> None:
         """A game has ended."""
-        if self.video:
-            self.video.close()
+        if self._video:
+            self._video.close()
 
-
-def _make_show(agent: Agent, seed: int, limit: int, watch: Watch, cleanup: contextlib.ExitStack) -> _Show:
-    """What shows the games, of at most `limit` steps; `cleanup` closes all that it consists of."""
-    overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
-    screen = make_screen(agent.spec, seed, max_episode_steps=limit, has_window=watch.human)
-    cleanup.enter_context(contextlib.closing(screen))
-    video = window = None
-    if watch.video is not None:
-        video = Video(watch.video, screen.frames_per_second, watch.video_seconds)
-        cleanup.enter_context(contextlib.closing(video))
-    if watch.human:
-        window = Window(f"async-dqn: {agent.spec.id}", screen.frames_per_second)
-        cleanup.enter_context(contextlib.closing(window))
-    return _Show(screen, overlay, video, window)
+    def report(self, progress: Progress) -> int:
+        """Says what became of the video. Gives the exit code."""
+        if not (video := self._video):
+            return 0
+        pictures = count(video.num_pictures, "picture")
+        failed = f"the video {video.path} ends after {pictures}: {video.fault}"
+        progress.say(failed if video.fault else f"video of the first game ({pictures}): {video.path}")
+        return int(bool(video.fault))
 
 
 def _make_overlay(agent: Agent, name: str) -> Overlay:
@@ -203,7 +201,7 @@ def _play(
     seed: int,
     limit: int,
     progress: Progress,
-    show: _Show | None,
+    show: _Show,
 ) -> tuple[list[int], list[float]]:
     """Lengths and returns of `games` games, each environment playing its share; fewer if nobody watches.
 
@@ -220,14 +218,13 @@ def _play(
     bad_values = BadValues(agent.spec.id, progress.say)
     with contextlib.closing(env):
         observation = env.reset()
-        while len(returns) < games and not (show and show.is_closed):
+        while len(returns) < games and not show.is_closed:
             outputs = player.outputs(observation)
             actions = agent.greedy(outputs) if play.greedy else agent.act(outputs, rng, player.env_steps)
             if play.epsilon:
                 is_random = rng.random(num_envs) < play.epsilon
                 actions[is_random] = registry.random_actions(agent.spec, num_envs, rng, observation)[is_random]
-            if show:
-                show.step(agent, outputs, actions[0])
+            show.step(outputs, actions[0])
             result = env.step(actions)
             player.reset(result.first())
             bad_values.take(result.bad_values)
@@ -240,7 +237,7 @@ def _play(
                     lengths.append(episode.length)
                     returns.append(episode.episode_return)
                 played[episode.environment] += 1
-                if show and episode.environment == 0:
+                if episode.environment == 0:
                     show.end_game()
                 progress.show(f"{len(returns)}/{games} games, mean return {np.mean(returns or [0]):.2f}")
     return lengths, returns
