@@ -71,15 +71,14 @@ def settings_of(agent: str) -> tuple[type[config.Config], dict[str, dict[str, An
 
 
 def presets_table(agent: str) -> str:
-    """One row for each setting that a preset changes or that the agent has of its own."""
+    """One row for each setting that a preset changes."""
     settings, presets = settings_of(agent)
     made = [settings(**values) for values in presets.values()]
-    named = {name for values in presets.values() for name in values} | set(vars(settings).get("__annotations__", ()))
     forms = {float: "{:.3g}", int: "{:,}"}
     rows = [
-        [f"`{name}`", *(forms.get(type(value), "{}").format(value) for value in (getattr(one, name) for one in made))]
-        for name in (field.name for field in dataclasses.fields(settings))
-        if name in named
+        [f"`{field.name}`", *(forms.get(type(value), "{}").format(value) for value in values)]
+        for field in dataclasses.fields(settings)
+        if {*(values := [getattr(one, field.name) for one in made])} != {field.default}
     ]
     return table(["setting", *(f"`{name}`" for name in presets)], rows)
 
@@ -144,19 +143,6 @@ def scale_table() -> str:
     cases = {case: values for case, values in bench_values("scale").items() if columns[0] in values[0]}
     rows = [[case, *(spread([v[key] for v in values]) for key in columns)] for case, values in cases.items()]
     return table(["cluster", *columns], rows) + bench_origin("bench/scale")
-
-
-def cartpole_table() -> str:
-    columns = ("steps to 195", "seconds to 195", "% of seeds that reached it")
-    rows = [
-        [
-            case.replace("trips beside", "push and pull beside"),
-            *(spread([v[key] for v in values]) for key in columns[:2]),
-        ]
-        + [f"{statistics.mean(v[columns[2]] for v in values):.0f}"]
-        for case, values in bench_values("learning").items()
-    ]
-    return table(["workers push", *columns], rows) + bench_origin("bench/learning")
 
 
 def reached(folder: str) -> tuple[int, float]:

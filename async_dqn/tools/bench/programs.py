@@ -1,6 +1,5 @@
 """Whole programs, through the command line that users have: how fast they learn, and what they take of the machine."""
 
-import json
 import math
 import statistics
 import sys
@@ -16,7 +15,6 @@ from async_dqn.base.errors import RunError
 from async_dqn.run import csv_log
 from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
-from async_dqn.system.task import wait
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
 
 LOG = "output.log"  # of a program, in its folder
@@ -149,25 +147,3 @@ def cycle(before: Row, after: Row) -> dict[str, float]:
     wall = after["wall_seconds"] - before["wall_seconds"]
     parts = [name for name in after if name.startswith("seconds_") and wall > 0]
     return {name.removeprefix("seconds_"): 100 * (after[name] - before[name]) / wall for name in parts}
-
-
-def learn(job: str, config: Config) -> dict[str, float]:
-    """Trains one agent until it reaches the goal or has spent its budget, which then counts as what it took.
-
-    Raises RunError where it does not end by itself with exit code 0.
-    """
-    with tempfile.TemporaryDirectory(prefix="async-dqn-bench-", ignore_cleanup_errors=True) as name:
-        run = Path(name) / "run"
-        with running(command_line(job, config, run), Path(name) / LOG) as task:
-            wait([task], _DEADLINE)
-            if task.code != 0:
-                how = f"exit code {task.code}" if task.is_over else f"not done after {_DEADLINE:.0f} s"
-                raise RunError(f"{how}: {task.last_line()}")
-        summary = json.loads((run / "summary.json").read_text())
-    is_reached = summary["solved_at_steps"] is not None
-    goal = f"{config.stop_at_return:g}"
-    return {
-        f"steps to {goal}": summary["solved_at_steps" if is_reached else "env_steps"],
-        f"seconds to {goal}": summary["solved_at_seconds" if is_reached else "wall_seconds"],
-        "% of seeds that reached it": 100.0 * is_reached,
-    }

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from async_dqn.agents import table
@@ -12,15 +12,6 @@ from async_dqn.settings.config import DTYPES, Config
 from async_dqn.system import devices
 from async_dqn.tools.bench import child, programs
 from async_dqn.tools.bench.work import WORKS, Case, Plan, config
-
-_GOAL = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0}  # twice the steps that most runs need
-_SHARING: dict[str, dict[str, Any]] = {  # how a worker shares its updates
-    "gradients": {"local_steps": 0},
-    "deltas of 1": {"local_steps": 1},
-    "deltas of 4": {"local_steps": 4},
-    "deltas of 8": {"local_steps": 8},
-    "deltas of 1, computed in bfloat16": {"local_steps": 1, "compute_dtype": "bfloat16"},
-}
 
 # Fast DQN acts ahead of its learner within a period of the target network: a window has to have several of them.
 _SHORT_PERIOD = {"target_period": 200}
@@ -103,22 +94,9 @@ def scale_cases(plan: Plan) -> list[Case]:
     ]
 
 
-def learning_cases(plan: Plan) -> list[Case]:
-    """DQN on CartPole-v1, whatever the plan's work is. Every repetition has its own seed, the same for all cases."""
-    cluster = {**plan.overrides, "num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    jobs = {"baseline": ("baseline", {**plan.overrides, **_unshared("dqn")})}
-    jobs |= {f"local, {name}": ("local", cluster | changes) for name, changes in _SHARING.items()}
-
-    def measure(job: str, settings: dict[str, Any], seeds: Iterator[int]) -> dict[str, float]:
-        return programs.learn(job, table.make_config("dqn", "cartpole", settings | _GOAL | {"seed": next(seeds)}))
-
-    return [Case("learning", name, functools.partial(measure, *job, itertools.count())) for name, job in jobs.items()]
-
-
 SECTIONS: dict[str, Callable[[Plan], list[Case]]] = {
     "programs": program_cases,
     "parts": part_cases,
     "limit": limit_cases,
     "scale": scale_cases,
-    "learning": learning_cases,
 }

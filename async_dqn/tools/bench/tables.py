@@ -1,6 +1,5 @@
 """From the data in bench.json to bench.md: medians of all repetitions and their ranges. Nothing is measured here."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ _TITLES = {
     "parts": "Parts",
     "limit": "Limits: nothing but the learner",
     "scale": "Other sizes",
-    "learning": "What learning pays for speed",
 }
 
 RATIO_SECTIONS = ("programs", "limit")  # whose measurements are compared with each other
@@ -49,7 +47,7 @@ def report(data: Mapping[str, Any]) -> str:
 def _origin(data: Mapping[str, Any]) -> str:
     origin, plan, sections = data["origin"], data["plan"], {result["section"] for result in data["results"]}
     measured = {
-        f"work {plan['work']}": sections != {"learning"} or data.get("soak"),  # learning has a task of its own
+        f"work {plan['work']}": True,
         f"repetitions: {plan['repetitions']}, all cases in turn": sections,
         f"windows of {plan['seconds']:g} s": sections & {"programs", "scale"},
     }
@@ -156,11 +154,5 @@ def ratios(upper: Row, lower: Row, metric: str) -> dict[int, float]:
 def grid(rows: Mapping[str, Row]) -> str:
     """A table with a row a name and a column a metric."""
     metrics = list(dict.fromkeys(metric for row in rows.values() for metric in row))
-    cells = [[name, *(_text(metric, row.get(metric, {})) for metric in metrics)] for name, row in rows.items()]
+    cells = [[name, *(cell(list(row.get(metric, {}).values())) for metric in metrics)] for name, row in rows.items()]
     return table(["", *metrics], cells if metrics else [])
-
-
-def _text(metric: str, values: Mapping[int, float]) -> str:
-    """A share of all repetitions is a mean, as each of them has 0 or 100 %."""
-    is_share = metric.startswith("% of ") and values
-    return number(statistics.fmean(values.values())) if is_share else cell(list(values.values()))

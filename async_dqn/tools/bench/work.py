@@ -83,7 +83,7 @@ class Plan:
       is_quick: a first look: fewer cases, shorter windows.
       seconds: for which a whole program is measured.
       num_ps, num_workers: size of the cluster.
-      overrides: settings in place of the work's, and of what the section `learning` trains.
+      overrides: settings in place of the work's.
       replay: replay_capacity and warmup_steps in place of the work's.
 
     Raises:

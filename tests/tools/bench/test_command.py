@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 from cluster_helpers import processes_naming, wait_until
 
-from async_dqn.agents import table
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.cli import main as command_line
 from async_dqn.run.progress import Progress
 from async_dqn.tools import machine
-from async_dqn.tools.bench import command, peer, programs, soak, tables
+from async_dqn.tools.bench import command, peer, soak, tables
 from async_dqn.tools.bench.command import Bench
-from async_dqn.tools.bench.sections import learning_cases
 from async_dqn.tools.bench.work import Case, Plan, config
 
 CARTPOLE = {
@@ -78,7 +76,7 @@ def run(tmp_path, **options):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--sections=program"], "programs, parts, limit, scale, learning"),
+        (["--sections=program"], "programs, parts, limit, scale"),
         (["--sections=parts,,limit"], "''"),
         (["--sections=none"], "--soak_minutes"),
         (["--peer=dopamine"], "none|sb3"),
@@ -138,7 +136,7 @@ def test_flags_become_a_bench(monkeypatch, tmp_path, arguments, expected):
     assert made.output.parent == Path("runs") and os.listdir() == []
 
 
-def test_replay_and_warm_up_are_set_for_all_programs_but_those_of_learning(monkeypatch, tmp_path):
+def test_replay_and_warm_up_are_set_for_all_programs(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(command_line, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr(command, "run_bench", lambda bench: seen.append(bench) or 0)
@@ -147,10 +145,6 @@ def test_replay_and_warm_up_are_set_for_all_programs_but_those_of_learning(monke
     assert (config(plan).replay_capacity, config(plan).warmup_steps) == (20_000, 700)
     (case, *_) = peer.cases(Path("/p"), plan)
     assert list(case.measure.args[0].command(tmp_path))[-2:] == ["20000", "700"]
-    trained = []
-    monkeypatch.setattr(programs, "learn", lambda job, made: trained.append(made) or {})
-    learning_cases(plan)[0].measure()
-    assert trained[0].replay_capacity == table.make_config("dqn", "cartpole", {}).replay_capacity
 
 
 def test_what_other_programs_take_meanwhile_is_measured_where_ratios_are_made(monkeypatch):

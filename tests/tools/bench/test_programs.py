@@ -1,14 +1,12 @@
 """Whole programs: small scripts that stand in for them, and made-up rows."""
 
 import math
-import subprocess
 import sys
 import textwrap
 
 import pytest
 from cluster_helpers import processes_naming, wait_until
 
-from async_dqn.agents import table
 from async_dqn.base.errors import RunError
 from async_dqn.cli import from_flags, main
 from async_dqn.cli.arguments import parse
@@ -184,39 +182,3 @@ def test_a_process_that_outlives_its_launcher_is_a_failure_and_ended(script, tmp
     with pytest.raises(RunError, match="stubborn"):
         programs.measure(script(leaves, 130), 5.0)
     wait_until(lambda: processes_naming(tmp_path) == [], 10, "everything ended")
-
-
-def learn(total_steps, goal):
-    settings = {"env": "CartPole-v1", "total_steps": total_steps, "stop_at_return": goal}
-    alone = table.find("dqn").Config.unshared()
-    return programs.learn("baseline", table.make_config("dqn", "cartpole", settings | alone))
-
-
-@pytest.mark.cluster
-def test_a_goal_that_was_not_reached_counts_as_the_whole_budget():
-    found = learn(1_100, 195.0)
-    assert (found["steps to 195"], found["% of seeds that reached it"]) == (1_100, 0)
-    assert found["seconds to 195"] > 0
-
-
-@pytest.mark.cluster
-def test_a_goal_that_was_reached_counts_from_when_it_was():
-    found = learn(20_000, 5.0)  # any policy's
-    assert found["% of seeds that reached it"] == 100
-    assert 100 * 5 <= found["steps to 5"] < 20_000
-
-
-def test_a_program_is_ended_whose_start_was_interrupted(tmp_path, monkeypatch):
-    """As by a signal that comes once the process runs and before its task knows it."""
-    popen = subprocess.Popen
-
-    def interrupted(*given, **options):
-        popen(*given, **options)
-        wait_until(lambda: processes_naming(tmp_path), 60, "the program runs")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("async_dqn.system.task.subprocess.Popen", interrupted)
-    sleeps = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path)]
-    with pytest.raises(KeyboardInterrupt), processes.running(sleeps, tmp_path / "log"):
-        pytest.fail("it did not start")
-    assert processes_naming(tmp_path) == []

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from async_dqn.tools.bench import child, programs
+from async_dqn.tools.bench import child
 from async_dqn.tools.bench.sections import SECTIONS
 from async_dqn.tools.bench.work import Plan
 
@@ -65,31 +65,3 @@ def test_a_limit_is_the_sum_of_as_many_processes_as_there_are_workers(asked):
 def test_scale_has_each_number_of_workers_once():
     names = [case.name for case in SECTIONS["scale"](Plan(num_workers=3))]
     assert names == ["1 ps + 3 workers", "1 ps + 1 worker", "1 ps + 2 workers", "1 ps + 4 workers"]
-
-
-@pytest.fixture
-def learned(monkeypatch):
-    """What was asked to learn: (job, settings)."""
-    calls = []
-    monkeypatch.setattr(programs, "learn", lambda job, config: calls.append((job, config)) or {})
-    return calls
-
-
-def test_all_that_learn_get_the_same_seeds_one_each_repetition(learned):
-    cases = SECTIONS["learning"](Plan())
-    for _ in range(3):
-        for case in cases:
-            case.measure()
-    assert [config.seed for _, config in learned] == [seed for seed in range(3) for _ in cases]
-    assert [job for job, _ in learned] == ["baseline", *["local"] * (len(cases) - 1)] * 3
-
-
-def test_those_that_learn_differ_in_how_they_share_alone(learned):
-    for case in SECTIONS["learning"](Plan(num_ps=2, num_workers=3, overrides={"wire_dtype": "bfloat16"})):
-        case.measure()
-    configs = [config for _, config in learned]
-    assert {(one.env, one.stop_at_return) for one in configs} == {("CartPole-v1", 195.0)}
-    first, *others = [one.wire_dtype for one in configs]
-    assert first == "float32" and set(others) == {"bfloat16"}  # a single process sends nothing
-    assert {(one.num_ps, one.num_workers) for one in configs[1:]} == {(2, 3)}
-    assert {one.local_steps for one in configs[1:]} == {0, 1, 4, 8}
