@@ -178,6 +178,20 @@ def pong_table() -> str:
     return table(["run", "agent steps to 18", "minutes to 18", "steps/s", "30 greedy games"], rows)
 
 
+def types_table() -> str:
+    """DQN on Pong, computed in each type."""
+    kinds = {"bfloat16": DQN_RUNS["async-2"], "float32": [f"pong/float32/seed-{seed}" for seed in range(5)]}
+    rows = []
+    for dtype, folders in kinds.items():
+        assert {read(f"{folder}/config.json")["config"]["compute_dtype"] for folder in folders} == {dtype}
+        cells = [
+            [reached(folder)[0] for folder in folders],
+            [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
+        ]
+        rows.append([f"`{dtype}`", str(len(folders)), *map(spread, cells)])
+    return table(["`--compute_dtype`", "runs", "agent steps to 18", "30 greedy games then"], rows)
+
+
 def game_table(name: str) -> str:
     described, summary, games = (read(f"{name}/{file}.json") for file in ("config", "summary", "evaluation"))
     cells = [f"{summary['env_steps']:,}", f"{summary['wall_seconds'] / 60:.0f}", f"{summary['mean_return_100']:.1f}"]
