@@ -53,7 +53,11 @@ class FastDQN(DQN):
     metrics: ClassVar[tuple[str, ...]] = (*DQN.metrics, "learner_busy")
     distributed = False
     acts_on_target = True
-    presets = _PRESETS | {"nature": _PRESETS["nature"] | {"envs_per_worker": 8}}
+    presets = _PRESETS | {
+        "nature": _PRESETS["nature"] | {"envs_per_worker": 8},
+        # Within a period it acts on the same network: 2,000 agent steps, as minibatches are few.
+        "pong-fast": _PRESETS["pong-fast"] | {"target_period": 250},
+    }
 
     config: FastDQNConfig
 

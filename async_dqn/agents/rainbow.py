@@ -13,7 +13,7 @@ _PARTS = {
 
 
 class Rainbow(C51):
-    """C51 with double Q-learning, dueling streams, noise, prioritized replay and returns over three steps."""
+    """C51 with double Q-learning, dueling streams, noise, prioritized replay and n-step returns."""
 
     summary = "C51 with double Q-learning, dueling, noise, priorities and n-step returns (Hessel et al. 2018)"
     presets = {
@@ -26,7 +26,7 @@ class Rainbow(C51):
             "optimizer_epsilon": 1.5e-4,
         },
         "atari-fast": {**C51.presets["atari-fast"], **_PARTS},
-        "pong-fast": {**C51.presets["pong-fast"], **_PARTS},
+        "pong-fast": {**C51.presets["pong-fast"], **_PARTS, "n_step": 10},
         # Noise explores for longer than a falling epsilon.
         "cartpole": {**C51.presets["cartpole"], **_PARTS, "total_steps": 60_000},
         "lunarlander": {**C51.presets["lunarlander"], **_PARTS},
