@@ -122,7 +122,7 @@ class DynaQ(DQN):
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
     presets = {
-        "cartpole": CARTPOLE,
+        "cartpole": CARTPOLE | {"model_learning_rate": 3e-3},
         # Its engines are noisy and its crashes abrupt: the model explains only about half of the variance.
         "lunarlander": {
             **DQN.presets["lunarlander"],
