@@ -25,7 +25,7 @@ PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
 
 
 class Number(flags.ArgumentParser):
-    """Numbers within bounds, which may be infinite; without bounds inf is one, and nan too."""
+    """Numbers, of at least `least` and at most `most` where these are given; without them inf and nan are some too."""
 
     syntactic_help = "a number"
 
@@ -35,8 +35,8 @@ class Number(flags.ArgumentParser):
     def parse(self, argument: Any) -> Any:
         number = self._read(argument)
         if self._least is not None and not self._least <= number <= self._most:
-            upper = "" if self._most == math.inf else f" to {self._most}"
-            raise ValueError(f"must be {self._least}{upper}" if upper else f"must be at least {self._least}")
+            allowed = f"at least {self._least}" if self._most == math.inf else f"{self._least} to {self._most}"
+            raise ValueError(f"must be {allowed}")
         return number
 
     def _read(self, argument: Any) -> Any:
@@ -47,7 +47,7 @@ class Number(flags.ArgumentParser):
 
 
 class Whole(Number):
-    """Whole numbers within bounds, also written 1_000 or 1e6."""
+    """Whole numbers, also written 1_000 or 1e6; bounds are as of `Number`."""
 
     syntactic_help = "a whole number"
 

@@ -188,9 +188,14 @@ COMMANDS = {
         _evaluate,
         logdir="The run directory of the agent.",
         options=(
-            ("games", Whole(1), 30, "Games to play."),
+            ("games", Whole(1, 1_000_000), 30, "Games to play."),
             _CHECKPOINT,
-            ("max_steps", Whole(1), None, "Agent steps that a game may take [the environment's limit; else 27000]."),
+            (
+                "max_steps",
+                Whole(1, 100_000_000),
+                None,
+                "Agent steps that a game may take [the environment's limit; else 27000].",
+            ),
             ("seed", Whole(0, 2**31 - 1), 12345, "Seed of the games."),
             (
                 "greedy",

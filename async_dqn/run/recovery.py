@@ -107,8 +107,10 @@ class WorkerRun:
                     self._save_copy("running")
                     raise
                 if not is_back:
-                    self._save_copy(exit_reason(Stop.INTERRUPTED))
+                    unsaved = self._save_copy(exit_reason(Stop.INTERRUPTED))
                     training.save(_SIGNAL_SAVE_DEADLINE)
+                    if unsaved:
+                        raise RunError(f"{exit_reason(Stop.INTERRUPTED)}, but {unsaved}") from None
                     return 130
         training.save(_SIGNAL_SAVE_DEADLINE if code == 130 else _SAVE_DEADLINE)
         training.close()
@@ -256,14 +258,22 @@ class WorkerRun:
         assert self._leave is not None
         self._leave(130)
 
-    def _save_copy(self, reason: str) -> None:
-        """Where the servers are out of reach at the end: makes a checkpoint of the chief's copy of what they held."""
+    def _save_copy(self, reason: str) -> str:
+        """Where the servers are out of reach at the end: makes a checkpoint of the chief's copy of what they held.
+
+        Returns:
+          What could not be saved, and why; or "".
+        """
+        if not self._chief:
+            return ""
         copy = self._standby.newest() if self._standby else None
-        if self._chief and copy:
-            unsaved = self._chief.save_copy(copy.state, copy.values, reason)
-            if not unsaved:
-                steps = saved_counters(copy.state).env_steps
-                self._progress.say(f"saved worker 0's copy ({copy.ages(time.monotonic())}) at {steps:,} agent steps")
+        if not copy:
+            return "worker 0 has no copy of the parameters yet, so the last checkpoint stays as it is"
+        unsaved = self._chief.save_copy(copy.state, copy.values, reason)
+        if not unsaved:
+            steps = saved_counters(copy.state).env_steps
+            self._progress.say(f"saved worker 0's copy ({copy.ages(time.monotonic())}) at {steps:,} agent steps")
+        return unsaved
 
     def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> bool:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost.

@@ -5,6 +5,7 @@ import dataclasses
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fakes import make_store
 
@@ -16,6 +17,7 @@ from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
 from async_dqn.run.resume import STORE
+from async_dqn.run.standby import Copy
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
 
@@ -118,3 +120,13 @@ def test_a_chief_that_is_told_to_end_sets_up_no_network_but_ends_one_that_is_the
         assert begun.is_live
     else:
         assert begun is None and not run.config.exists()
+
+
+def test_what_could_not_be_saved_while_the_servers_are_away_is_told(run):
+    worker, _ = chief(run, Store())
+    assert worker._save_copy("interrupted") == ""  # it has not begun
+    worker._chief = SimpleNamespace(save_copy=lambda state, values, reason: f"{reason}: the disk is full")
+    assert "no copy" in worker._save_copy("interrupted")
+    state = make_store([1.0]).state() | {"counter/env_steps": np.array(70)}
+    worker._standby = SimpleNamespace(newest=lambda: Copy(state, {}, 0.0, 0.0))
+    assert worker._save_copy("interrupted") == "interrupted: the disk is full"
