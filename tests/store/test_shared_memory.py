@@ -202,13 +202,27 @@ def test_a_client_reads_and_steps_the_memory_itself():
     assert (client.online["q"].read_value().numpy() == 5).all()
 
 
-def minibatch(client, meanwhile=lambda: None):
-    """A gradient of ones for every module."""
+def test_an_optimizer_rests_where_a_minibatch_says_nothing_of_its_module():
+    shared = Shared()
+    client = HogwildClient(shared.open(1), max_nonfinite=3)
+    client.start()
+    minibatch(client)
+    before = {name: one.copy() for name, one in shared.store.arrays.items() if name.startswith("V/")}
+    assert len(before) > 2
+    minibatch(client, silent="V")
+    for name, array in before.items():
+        np.testing.assert_array_equal(shared.store.arrays[name], array, err_msg=name)
+    assert (shared.store.arrays["q/online"] == 2).all()
+
+
+def minibatch(client, meanwhile=lambda: None, silent=""):
+    """A gradient of ones for every module, and of zeros for the one that it says nothing of."""
     import tensorflow as tf
 
     client.before_minibatch()
     meanwhile()
-    client.consume([tf.ones(module.size) for module in client.modules], tf.constant(client.rates()))
+    gradients = [tf.fill([module.size], float(module.name != silent)) for module in client.modules]
+    client.consume(gradients, tf.constant(client.rates()))
     client.after_minibatch()
 
 
