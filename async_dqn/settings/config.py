@@ -47,7 +47,7 @@ class TaskSettings(Fields):
     )
     overlap_steps: bool = setting(
         False,
-        "Step the environments while the learner computes; what a step calls for is learned one step later then.",
+        "Step the environments while the learner computes; each step is then learned from one step later.",
         shared=False,
     )
     discount: float = setting(0.99, "Gamma.", minimum=0, maximum=1)
@@ -175,8 +175,8 @@ class SharingSettings(Fields):
     )
     averages: str = setting(
         "own",
-        "How workers' optimizers forget (with --local_steps): own: like a single one; shared: that to the power of "
-        "their number, so that all together look back as far as a single one.",
+        "How far back the averages of workers' optimizers reach (with --local_steps): own: as in one process; shared: "
+        "decay rates are raised to the power of the number of workers, so that it is as far in steps of the run.",
         choices=("own", "shared"),
     )
     wire_dtype: str = setting(

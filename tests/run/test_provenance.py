@@ -18,9 +18,10 @@ def test_a_revision_tells_of_local_changes(monkeypatch, tmp_path):
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C", str(tmp_path)]
     (tmp_path / "file").touch()
     (tmp_path / "provenance.py").touch()
-    subprocess.run([*git, "init", "-q"], check=True)
-    assert provenance.git_revision() is None  # not of this checkout
-    for command in (["add", "file", "provenance.py"], ["commit", "-qm", "first"], ["tag", "v1"]):
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"], ["tag", "v1"]):
+        subprocess.run([*git, *command], check=True)
+    assert provenance.git_revision() is None  # of somebody else's checkout
+    for command in (["add", "provenance.py"], ["commit", "-qm", "second"], ["tag", "v2"]):
         subprocess.run([*git, *command], check=True)
     revision = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert provenance.git_revision() == revision
