@@ -105,14 +105,17 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
     units = list(_UNITS[x].items())
     unit, size = next((one for one in units if longest >= 2 * one[1]), units[-1])
     looks = itertools.cycle(itertools.product(_LINES, COLOURS))
-    handles = []
+    handles, has_mean = [], False
     for members, (linestyle, color) in zip(curves.values(), looks, strict=False):
         lines = [(run.games[column] / size, running_mean(run.games["episode_return"], window)) for run in members]
         for at, mean in lines:
             (line,) = axes.plot(at, mean, color=color, linestyle=linestyle, linewidth=1)
         known = [(at, mean) for at, mean in lines if np.isfinite(at[:1]).any()]
-        if len(known) > 1:  # beyond the shortest run a mean would jump: often the best one ends first
-            grid = np.linspace(max(at[0] for at, _ in known), min(at[-1] for at, _ in known), 400)
+        # Beyond the shortest run a mean would jump: often the best one ends first.
+        begin, end = max((at[0] for at, _ in known), default=0), min((at[-1] for at, _ in known), default=0)
+        if len(known) > 1 and begin < end:
+            has_mean = True
+            grid = np.linspace(begin, end, 400)
             means = [np.interp(grid, at, mean) for at, mean in known]
             (line,) = axes.plot(grid, np.mean(means, axis=0), color=color, linestyle=linestyle, linewidth=2.5)
         handles.append(line)
@@ -123,7 +126,7 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
     envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
     axes.set_title(", ".join(titles if len(titles) <= _MAX_TITLES else envs), loc="left", fontsize=11)
     axes.set(xlim=(0, None), xlabel=unit, ylabel=f"mean return of {window} games (unclipped)")
-    how = "thin line: one run; thick line: mean of the runs, until the first of them ends"
+    how = "thin line: one run; thick line: mean of the runs, until the first of them ends" if has_mean else None
     figure.legend(handles, legends, loc="outside lower center", ncols=columns, title=how, title_fontsize=9)
     return figure
 

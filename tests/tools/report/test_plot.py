@@ -67,6 +67,7 @@ def test_settings_tell_curves_apart_and_folders_where_these_are_too_many(tmp_pat
     [
         ([[2.0] * 20], []),
         ([[2.0] * 20, [1.0] * 10], [(0.5, 1.5)]),  # as far as both of them went
+        ([[2.0] * 20, [1.0]], []),  # which is nowhere
         ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(0.5, 3.0)]),
     ],
 )
@@ -75,6 +76,7 @@ def test_runs_are_thin_lines_and_the_mean_of_several_a_thick_one(tmp_path, retur
     axes = draw(runs)
     np.testing.assert_allclose([(x[-1], y[-1]) for x, y in strong(axes)], expected)
     assert [len(y) for _, y in thin(axes)] == [len(own) for own in returns]
+    assert ("thick line" in axes.figure.legends[0].get_title().get_text()) == bool(expected)
 
 
 @pytest.mark.parametrize(
