@@ -30,8 +30,8 @@ cd "$ROOT"
 if [[ ${1-} == --quick ]]; then
   tests "not cluster and not slow" "${on_all_cores[@]}" "${@:2}"
 else
-  tests "not cluster and not slow" "${on_all_cores[@]}" "$@"
-  tests "cluster or slow" "$@" # what trains or starts clusters needs the cores for itself
+  tests "not cluster" "${on_all_cores[@]}" "$@"
+  tests "cluster" "$@" # clusters need the cores for themselves
 fi
 [[ $found == yes ]] || status=1
 exit "$status"

@@ -86,11 +86,13 @@ def limit_cases(plan: Plan) -> list[Case]:
 
 
 def scale_cases(plan: Plan) -> list[Case]:
-    """The cluster with other numbers of workers."""
-    numbers = dict.fromkeys([plan.num_workers, 1, *(() if plan.is_quick else (2, 4))])
-    return [
+    """The baseline, and clusters with 1, 2, 4 ... workers: as many as there are cores, but at least 4."""
+    most = max(4, len(os.sched_getaffinity(0)))
+    numbers = {1, plan.num_workers} | {2**i for i in range(most.bit_length()) if not plan.is_quick}
+    unshared = _unshared(WORKS[plan.work].agent)
+    return [_program("scale", "baseline", "baseline", plan, config(plan, **unshared))] + [
         _program("scale", _size(plan.num_ps, number), "local", plan, config(plan, num_workers=number))
-        for number in numbers
+        for number in sorted(numbers)
     ]
 
 

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from async_dqn.run.progress import count
 from async_dqn.tools.bench import child
 from async_dqn.tools.bench.sections import SECTIONS
 from async_dqn.tools.bench.work import Plan
@@ -62,6 +63,8 @@ def test_a_limit_is_the_sum_of_as_many_processes_as_there_are_workers(asked):
     assert [call[4]["num_processes"] for call in asked[:2]] == [3, 1]
 
 
-def test_scale_has_each_number_of_workers_once():
+@pytest.mark.parametrize("cores, numbers", [(2, [1, 2, 3, 4]), (20, [1, 2, 3, 4, 8, 16])])
+def test_scale_has_the_baseline_and_each_number_of_workers_once_up_to_the_cores(monkeypatch, cores, numbers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     names = [case.name for case in SECTIONS["scale"](Plan(num_workers=3))]
-    assert names == ["1 ps + 3 workers", "1 ps + 1 worker", "1 ps + 2 workers", "1 ps + 4 workers"]
+    assert names == ["baseline", *(f"1 ps + {count(number, 'worker')}" for number in numbers)]
