@@ -42,17 +42,17 @@ def spread(values: Sequence[float]) -> str:
     return middle if len(values) == 1 else f"{middle} [{number(min(values))} - {number(max(values))}]"
 
 
-def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "") -> str:
-    found = f"async-dqn {versions['async-dqn']}{f' at {revision[:7]}' if revision else ''}"
-    return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, 2 cores; TensorFlow {versions['tensorflow']}, {found}."
+def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "", cores: int = 2) -> str:
+    found = f"async-dqn {versions['async-dqn'] or ''}{f' at {revision[:7]}' if revision else ''}".replace("  ", " ")
+    return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, {cores} cores; TensorFlow {versions['tensorflow']}, {found}."
 
 
-def bench_origin(name: str) -> str:
+def bench_origin(name: str, cores: int = 2) -> str:
     origin = read(f"{name}/bench.json")["origin"]
-    assert origin["cores"] == 2
+    assert origin["cores"] == cores
     types = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in origin["cpu flags"]]
     cpu = f"{origin['cpu']} ({', '.join(types) or 'avx2'})"
-    return made_by(origin["command"], origin["date"], cpu, origin["versions"], origin["git revision"])
+    return made_by(origin["command"], origin["date"], cpu, origin["versions"], origin["git revision"], cores)
 
 
 def bench_values(name: str) -> dict[str, list[dict[str, float]]]:
@@ -138,11 +138,20 @@ def parts_table() -> str:
     return table(["part", "time"], rows) + bench_origin("bench/parts")
 
 
-def scale_table() -> str:
-    columns = ("agent steps/s", "cores used", "resident MB")
-    cases = {case: values for case, values in bench_values("scale").items() if columns[0] in values[0]}
-    rows = [[case, *(spread([v[key] for v in values]) for key in columns)] for case, values in cases.items()]
-    return table(["cluster", *columns], rows) + bench_origin("bench/scale")
+def cores_table() -> str:
+    """The cluster with each number of workers, on the cores of a machine alone, and with its card."""
+    names = ("many-cores", "gpu")
+    found = {name: bench_values(name) for name in names}
+
+    def cells(name: str, case: str) -> list[str]:
+        values, alone = found[name][case][0], found[name]["baseline"][0]
+        rate = values["agent steps/s"]
+        return [number(rate), number(rate / alone["agent steps/s"]), number(values["cores used"])]
+
+    rows = [[case, *(cell for name in names for cell in cells(name, case))] for case in found["gpu"]]
+    head = ("agent steps/s", "to the baseline", "cores used")
+    columns = [f"{title}: {what}" for title in ("CPU", "one GPU") for what in head]
+    return table(["program", *columns], rows) + "".join(bench_origin(f"bench/{name}", cores=16) for name in names)
 
 
 def reached(folder: str) -> tuple[int, float]:

@@ -94,6 +94,13 @@ def test_single_settings_override_the_preset():
     assert (config.batch_size, config.network) == (7, "auto")
 
 
+@pytest.mark.parametrize(("num_workers", "local_steps"), [(1, 4), (2, 4), (4, 4), (5, 3), (8, 2), (15, 1), (100, 1)])
+def test_with_more_workers_a_preset_has_fewer_local_steps(num_workers, local_steps):
+    assert make_config("dqn", "pong-fast", {"num_workers": num_workers}).local_steps == local_steps
+    assert make_config("dqn", "pong-fast", {"num_workers": num_workers, "local_steps": 4}).local_steps == 4
+    assert make_config("dqn", "nature", {"num_workers": num_workers}).local_steps == 0
+
+
 @pytest.mark.parametrize(("name", "hint"), [("natur", ["nature?"]), ("xyz", [])])
 def test_an_unknown_preset_is_named_with_those_that_the_agent_has(name, hint):
     assert_refused(
