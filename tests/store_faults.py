@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from async_dqn.base.errors import Outage
+from async_dqn.store.base import Counters
 
 
 def lose_next_step(store: Any, arrives: bool, outage: bool = False) -> None:
@@ -121,3 +122,12 @@ def write_again(store: Any, state: Any, generation: int) -> list[int]:
         value, sizes = state[f"{module}/{name}"], nodes.sizes[module]
         feed[node] = np.split(value, np.cumsum(sizes)[:-1])[k] if value.shape == (sum(sizes),) else value
     return [int(one) for one in store._counts.run(nodes.written, feed)]
+
+
+def begin_a_restore(store: Any, generation: int) -> None:
+    """Another chief begins a restore, and gets no further."""
+    from async_dqn.cluster.ledger import initial_rows
+
+    nodes = store._nodes
+    rows = initial_rows(nodes.rows.shape[0] - 2, Counters(), 1, -generation, [])
+    assert store._counts.run(nodes.set_ledger, {nodes.rows: rows}) == -generation

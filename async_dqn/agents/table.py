@@ -50,8 +50,8 @@ def find(name: str) -> type[Agent]:
 def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:
     """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value.
 
-    The local steps of a preset are for few workers. What all others learn between a worker's pull and its push is stale,
-    so with more workers each makes fewer of them.
+    The local steps of a preset are for few workers. What the others learn between a worker's pull and its push makes it
+    stale, so with more workers each makes fewer of them.
     """
     cls = find(agent)
     if preset not in cls.presets:

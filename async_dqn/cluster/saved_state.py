@@ -114,11 +114,18 @@ def write_state(
     settings_id: int,
 ) -> None:
     """Puts a saved state in, under a new generation. Raises Outage where another process does so at the same time."""
-    known = max(map(int, channel.run_again(nodes.generations)))
-    # The time, so that no generation comes twice, not even after all parameter servers were restarted.
-    generation = max(time.time_ns(), known + 1)
     num_workers = nodes.rows.shape[0] - 2
     counters = saved_counters(state)
+
+    def set_ledger(counters: Counters, generation: int) -> int:
+        """Gives the generation that the ledger then has."""
+        rows = initial_rows(num_workers, counters, run_id, generation, starts, settings_id)
+        return int(channel.run_again(nodes.set_ledger, {nodes.rows: rows}))
+
+    in_ledger = set_ledger(Counters(), 0)  # which sets nothing
+    known = max(abs(in_ledger), *map(int, channel.run_again(nodes.generations)))
+    # The time, so that no generation comes twice, not even after all parameter servers were restarted.
+    generation = max(time.time_ns(), known + 1)
     feed: dict[Any, Any] = {
         nodes.generation: generation,
         nodes.refreshes: counters.target_refreshes,
@@ -131,13 +138,9 @@ def write_state(
                 is_sharded = np.shape(value) == (sum(sizes),)
                 feed[node] = np.split(value, np.cumsum(sizes)[:-1])[k] if is_sharded else value
 
-    def set_ledger(counters: Counters, generation: int) -> bool:
-        rows = initial_rows(num_workers, counters, run_id, generation, starts, settings_id)
-        return int(channel.run_again(nodes.set_ledger, {nodes.rows: rows})) == generation
-
     # While the generation is negative nobody's counts or updates are taken, and nobody can join. Set last: who sees it
     # sees everything.
-    is_begun = set_ledger(Counters(), -generation)
+    is_begun = set_ledger(Counters(), -generation) == -generation
     are_written = is_begun and all(int(written) == generation for written in channel.run_again(nodes.written, feed))
-    if not (are_written and set_ledger(counters, generation)):
+    if not (are_written and set_ledger(counters, generation) == generation):
         raise Outage("another process restores the parameters at the same time")

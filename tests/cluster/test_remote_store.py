@@ -631,6 +631,15 @@ def test_a_restore_that_arrives_late_changes_nothing(opened):
 
 
 @pytest.mark.cluster
+def test_a_restore_that_broke_off_is_made_up_for_even_if_the_clock_was_set_back_meanwhile(opened):
+    chief, other = opened("adam")
+    saved = _trained_state()
+    other("fault", "begin_a_restore", time.time_ns() + 10**15)
+    chief("restore", saved)
+    _assert_equal(chief("state"), saved)
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("shards", [(0, 1), (1, 0)])
 def test_a_state_waits_for_updates_under_way_and_has_them_on_every_shard(opened, shards):
     chief, other = opened("adam", target_period=1)
