@@ -3,6 +3,7 @@ apart; drawn without a screen."""
 
 import itertools
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ STYLE: Any = {
 _LINES = ("-", "--", ":", "-.")  # for curves beyond the number of colours
 _MAX_TOLD = 3  # settings in a label
 _MAX_TITLES = 3  # pairs of an agent and an environment that a title names
+_TITLE_WIDTH = 80  # characters in a line of it
 _PLACES = ("num_ps", "num_workers", "store", "seed", "gpus", "threads")  # of the kind of run, or of the machine
 _UNITS = {  # names of an axis, and what to divide by: the first that its end is several of
     "steps": {"agent steps (millions)": 1e6, "agent steps (thousands)": 1e3},
@@ -124,7 +126,8 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
         axes.text(1, goal, f"goal {goal:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
     titles = dict.fromkeys(f"{run.settings.get('agent', '?')} on {run.settings.get('env', '?')}" for run in runs)
     envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
-    axes.set_title(", ".join(titles if len(titles) <= _MAX_TITLES else envs), loc="left", fontsize=11)
+    title = textwrap.fill(", ".join(titles if len(titles) <= _MAX_TITLES else envs), _TITLE_WIDTH)
+    axes.set_title(title, loc="left", fontsize=11)
     axes.set(xlim=(0, None), xlabel=unit, ylabel=f"mean return of {window} games (unclipped)")
     how = "thin line: one run; thick line: mean of the runs, until the first of them ends" if has_mean else None
     figure.legend(handles, legends, loc="outside lower center", ncols=columns, title=how, title_fontsize=9)
