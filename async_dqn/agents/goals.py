@@ -12,7 +12,9 @@ STEPS_ON_PONG = {
     ("ppo", "pong"): (645_984, 1_347_472),
     ("pqn", "pong"): (766_640, 1_646_640),
 }
-_FREE = {"env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "max_nonfinite"}
+_FREE = {
+    "env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "averages", "max_nonfinite"
+}  # fmt: skip
 
 
 def steps_to_goal(config: Config) -> tuple[int, int] | None:

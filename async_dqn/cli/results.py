@@ -107,9 +107,10 @@ def _compare(call: Call) -> int:
     from async_dqn.tools.report.compare import Comparison, check_counts, run_compare, with_clusters
 
     counts = check_counts(values.worker_counts)
-    config = from_flags.config(values, {"num_workers": max(counts)}, quick)
+    configs = {number: from_flags.config(values, {"num_workers": number}, quick) for number in counts}
+    config = configs[max(counts)]
     from_flags.check_distributed(config)
-    folder, kinds = Path(values.logdir or default_logdir(config.env, "compare")), with_clusters(config, counts)
+    folder, kinds = Path(values.logdir or default_logdir(config.env, "compare")), with_clusters(configs)
     comparison = Comparison(config, folder.absolute(), kinds, num_seeds=values.seeds, games=values.games)
     spec = preflight.resolve(config)
     for kind in kinds:

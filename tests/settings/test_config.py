@@ -94,11 +94,31 @@ def test_single_settings_override_the_preset():
     assert (config.batch_size, config.network) == (7, "auto")
 
 
-@pytest.mark.parametrize(("num_workers", "local_steps"), [(1, 4), (2, 4), (4, 4), (5, 3), (8, 2), (15, 1), (100, 1)])
-def test_with_more_workers_a_preset_has_fewer_local_steps(num_workers, local_steps):
-    assert make_config("dqn", "pong-fast", {"num_workers": num_workers}).local_steps == local_steps
-    assert make_config("dqn", "pong-fast", {"num_workers": num_workers, "local_steps": 4}).local_steps == 4
-    assert make_config("dqn", "nature", {"num_workers": num_workers}).local_steps == 0
+@pytest.mark.parametrize(
+    ("num_workers", "local_steps", "averages"),
+    [(1, 4, "own"), (2, 4, "own"), (3, 2, "shared"), (4, 2, "shared"), (8, 1, "shared"), (100, 1, "shared")],
+)
+def test_with_more_than_two_workers_a_preset_has_fewer_local_steps_and_shared_averages(
+    num_workers, local_steps, averages
+):
+    config = make_config("dqn", "pong-fast", {"num_workers": num_workers})
+    assert (config.local_steps, config.averages) == (local_steps, averages)
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "local_steps", "averages"),
+    [
+        ("dqn", {"local_steps": 16}, 16, "shared"),
+        ("dqn", {"averages": "own"}, 1, "own"),
+        ("dqn", {"local_steps": 0}, 0, "own"),
+        ("dqn", {"store": "shared_memory"}, 0, "own"),
+        ("dqn", {"replay": "global"}, 4, "own"),  # one worker learns
+        ("dyna_q", {}, 4, "own"),  # so does worker 0 here: the others train a model
+    ],
+)
+def test_what_was_given_stays_and_one_learner_has_the_preset_of_two_workers(agent, given, local_steps, averages):
+    config = make_config(agent, "cartpole", {"num_workers": 8, **given})
+    assert (config.local_steps, config.averages) == (local_steps, averages)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("natur", ["nature?"]), ("xyz", [])])

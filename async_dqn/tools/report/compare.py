@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,11 +87,11 @@ class Comparison:
         return Trial(name, kind.job, dataclasses.replace(kind.config, seed=seed), run, label)
 
 
-def with_clusters(config: Config, worker_counts: Iterable[int]) -> list[Kind]:
-    """The kinds of run of one agent: the baseline, and a cluster for each number of workers."""
-    base = dataclasses.asdict(config)
-    baseline = Kind("baseline", "baseline", config.combine(base, config.unshared()))
-    return [baseline, *(Kind(f"async-{n}", "local", config.combine(base, {"num_workers": n})) for n in worker_counts)]
+def with_clusters(configs: Mapping[int, Config]) -> list[Kind]:
+    """The kinds of run of one agent: the baseline, and a cluster for each number of workers, with its settings."""
+    alone = next(iter(configs.values()))
+    baseline = Kind("baseline", "baseline", alone.combine(dataclasses.asdict(alone), alone.unshared()))
+    return [baseline, *(Kind(f"async-{number}", "local", config) for number, config in configs.items())]
 
 
 def check_counts(text: str) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from async_dqn.agents import table
-from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import Run, finite
@@ -167,8 +166,7 @@ def figures(study: str, runs: Sequence[Run]) -> dict[str, Figure]:
     often = {name: curve for name, curve in curves.items() if "local steps" in name}
     chosen = {study: {name: curve for name, curve in curves.items() if name not in often}}
     if often:
-        usual = count(table.find("dqn").presets["cartpole"]["local_steps"], "local step")
-        preset = {f"{name}, {usual}": curve for name, curve in curves.items() if name == "dqn on ps"}
+        preset = {f"{name}, as in the preset": curve for name, curve in curves.items() if name == "dqn on ps"}
         chosen["local-steps"] = preset | often
     return {name: _figure(some, _WORKERS, "workers", base=2) for name, some in chosen.items()}
 

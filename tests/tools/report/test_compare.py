@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -43,7 +44,8 @@ def call(*arguments):
 
 
 def comparison(folder, config=CONFIG, counts=(2, 1), seeds=1, games=1):
-    return Comparison(config, folder, with_clusters(config, counts), num_seeds=seeds, games=games)
+    kinds = with_clusters({number: dataclasses.replace(config, num_workers=number) for number in counts})
+    return Comparison(config, folder, kinds, num_seeds=seeds, games=games)
 
 
 def test_the_command_line_says_what_is_compared(asked, tmp_path):
