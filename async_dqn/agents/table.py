@@ -23,9 +23,6 @@ TABLE = {
     "ppo": "async_dqn.agents.ppo:PPO",
 }
 
-# Local steps times workers, at most. With 60, DQN's values diverge on Pong; with 16 it learns later than with 8.
-_MINIBATCHES_UNDER_WAY = 8
-
 
 def find(name: str) -> type[Agent]:
     """The class of an algorithm: one of the table, or a user's own as package.module:NAME.
@@ -50,8 +47,9 @@ def find(name: str) -> type[Agent]:
 def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:
     """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value.
 
-    Where workers step by themselves, a preset is for two of them. With more, what they learn reaches the others later,
-    so that each makes fewer local steps, and their averages reach no further back together than a single one's.
+    Where workers step by themselves, presets are for one or two. With more of them all updates would be staler, and DQN
+    would hardly learn Pong, so each makes one local step, and their averages reach no further back together than the
+    averages of one would.
     """
     cls = find(agent)
     if preset not in cls.presets:
@@ -65,8 +63,7 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
     base = {**cls.presets[preset], "agent": agent}
     config = cls.Config.combine(base, overrides)
     if config.local_steps and config.num_learners > 2 and not config.has_planners:
-        most = max(1, _MINIBATCHES_UNDER_WAY // config.num_learners)
-        base |= {"local_steps": min(config.local_steps, most), "averages": "shared"}
+        base |= {"local_steps": 1, "averages": "shared"}
         config = cls.Config.combine(base, overrides)
     return config
 

@@ -105,7 +105,7 @@ def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(t
     figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
     names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
     assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "cores", "ideal"]
-    steps = ["dqn on ps, 4 local steps", *kinds[3:]]
+    steps = ["dqn on ps, as in the preset", *kinds[3:]]
     assert [text.get_text() for text in names["local-steps"]] == [*steps, "cores", "ideal"]
     lines = {line.get_label(): line for line in figures["workers"].axes[0].get_lines()}
     looks = [(lines[kind].get_color(), lines[kind].get_linestyle()) for kind in kinds[:3]]
