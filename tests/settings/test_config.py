@@ -98,9 +98,7 @@ def test_single_settings_override_the_preset():
     ("num_workers", "local_steps", "averages"),
     [(1, 4, "own"), (2, 4, "own"), (3, 1, "shared"), (100, 1, "shared")],
 )
-def test_with_more_than_two_workers_a_preset_has_one_local_step_and_shared_averages(
-    num_workers, local_steps, averages
-):
+def test_with_more_than_two_workers_a_preset_has_one_local_step_and_shared_averages(num_workers, local_steps, averages):
     config = make_config("dqn", "pong-fast", {"num_workers": num_workers})
     assert (config.local_steps, config.averages) == (local_steps, averages)
 
