@@ -3,6 +3,7 @@
 In a page, a table that is made stands between `<!-- table: KIND ARGUMENTS -->` and `<!-- end -->`.
 """
 
+import csv
 import dataclasses
 import json
 import re
@@ -188,17 +189,40 @@ def pong_table() -> str:
 
 
 def types_table() -> str:
-    """DQN on Pong, computed in each type."""
-    kinds = {"bfloat16": DQN_RUNS["async-2"], "float32": [f"pong/float32/seed-{seed}" for seed in range(5)]}
+    """DQN on Pong, computed in each type, and Rainbow."""
+    kinds = {
+        ("dqn", "bfloat16"): DQN_RUNS["async-2"],
+        ("dqn", "float32"): [f"pong/float32/seed-{seed}" for seed in range(5)],
+        ("rainbow", "bfloat16"): ["pong/rainbow/seed-0"],
+    }
     rows = []
-    for dtype, folders in kinds.items():
-        assert {read(f"{folder}/config.json")["config"]["compute_dtype"] for folder in folders} == {dtype}
+    for (agent, dtype), folders in kinds.items():
+        settings = [read(f"{folder}/config.json")["config"] for folder in folders]
+        assert {(one["agent"], one["compute_dtype"], one["num_workers"]) for one in settings} == {(agent, dtype, 2)}
         cells = [
             [reached(folder)[0] for folder in folders],
             [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
         ]
-        rows.append([f"`{dtype}`", str(len(folders)), *map(spread, cells)])
-    return table(["`--compute_dtype`", "runs", "agent steps to 18", "30 greedy games then"], rows)
+        rows.append([f"`{agent}`", f"`{dtype}`", str(len(folders)), *map(spread, cells)])
+    head = ["`--agent`", "`--compute_dtype`", "runs", "agent steps to 18", "30 greedy games then"]
+    return table(head, rows)
+
+
+def staleness_table() -> str:
+    """DQN on Pong with more workers: the games that ended between two numbers of agent steps."""
+    begin, end = 250_000, 300_000
+    names = ("num_workers", "envs_per_worker", "local_steps", "averages")
+    more = [[f"pong/workers/{path.name}"] for path in sorted((RESULTS / "pong/workers").iterdir())]
+    rows = []
+    for folders in (DQN_RUNS["async-2"], *more):
+        settings, means = read(f"{folders[0]}/config.json")["config"], []
+        for folder in folders:
+            games = csv.DictReader((RESULTS / folder / "episodes.csv").read_text().splitlines())
+            ended = [float(game["episode_return"]) for game in games if begin <= int(game["env_steps"]) < end]
+            means.append(statistics.fmean(ended))
+        rows.append([*(str(settings[name]) for name in names), str(len(folders)), spread(means)])
+    head = ["workers", "environments each", *(f"`--{name}`" for name in names[2:]), "runs"]
+    return table([*head, f"mean return, {begin:,} to {end:,} steps"], rows)
 
 
 def game_table(name: str) -> str:
