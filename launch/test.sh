@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linter, formatter, type checker, then the tests. Runs them all, and fails if any of them does.
 #
-#   launch/test.sh                      everything: within an hour on two cores
+#   launch/test.sh                      everything: within 45 minutes on two cores
 #   launch/test.sh --quick              without the tests marked cluster or slow: within 3 minutes
 #   launch/test.sh --quick tests/run    other arguments go to pytest; paths count from the repository root
 

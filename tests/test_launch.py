@@ -214,11 +214,12 @@ def test_quick_leaves_out_what_starts_clusters_and_what_is_slow(checkout):
         path.chmod(0o755)
     checks = ["<ruff><check><.>", "<ruff><format><--check><.>", "<mypy><async_dqn>"]
     pytest = "<python><-m><pytest><-m>"
-    quick = f"{pytest}<not cluster and not slow><-n><logical><--dist=worksteal>"
+    on_all_cores = "<-n><logical><--dist=worksteal>"
+    quick, together = (f"{pytest}<{which}>{on_all_cores}" for which in ("not cluster and not slow", "not cluster"))
     for given, started in [
         (["--quick", "-x"], [f"{quick}<-x>"]),
-        (["tests/run"], [f"{quick}<tests/run>", f"{pytest}<cluster or slow><tests/run>"]),
-        ([], [quick, f"{pytest}<cluster or slow>"]),
+        (["tests/run"], [f"{together}<tests/run>", f"{pytest}<cluster><tests/run>"]),
+        ([], [together, f"{pytest}<cluster>"]),
     ]:
         code, output, _ = checkout.run("test.sh", *given)
         assert (code, output.splitlines()) == (1, [*checks, *started])
@@ -231,7 +232,7 @@ def test_tests_fail_where_any_does_or_none_is_found(checkout, together, alone, e
     checkout.run()
     for tool in ("ruff", "mypy", "python"):
         path = checkout.root / ".venv/bin" / tool
-        exits = f'case "$*" in *"not cluster"*) exit {together} ;; *"-m cluster or slow"*) exit {alone} ;; esac'
+        exits = f'case "$*" in *"not cluster"*) exit {together} ;; *"-m cluster"*) exit {alone} ;; esac'
         path.write_text(f"#!/usr/bin/env bash\n{exits}\n")
         path.chmod(0o755)
     assert checkout.run("test.sh", "tests/run")[0] == expected

@@ -176,7 +176,8 @@ class SharingSettings(Fields):
     averages: str = setting(
         "own",
         "How far back the averages of workers' optimizers reach (with --local_steps): own: as in one process; shared: "
-        "decay rates are raised to the power of the number of workers, so that it is as far in steps of the run.",
+        "decay rates are raised to the power of the number of workers, so that it is as far in steps of the run. With "
+        "more than two workers presets have shared, and one local step.",
         choices=("own", "shared"),
     )
     wire_dtype: str = setting(
