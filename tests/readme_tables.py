@@ -209,20 +209,21 @@ def types_table() -> str:
 
 
 def staleness_table() -> str:
-    """DQN on Pong with more workers: the games that ended between two numbers of agent steps."""
-    begin, end = 250_000, 300_000
+    """DQN on Pong with more workers: the games that ended within two windows of agent steps."""
+    windows = ((150_000, 200_000), (250_000, 300_000))
     names = ("num_workers", "envs_per_worker", "local_steps", "averages")
     more = [[f"pong/workers/{path.name}"] for path in sorted((RESULTS / "pong/workers").iterdir())]
     rows = []
     for folders in (DQN_RUNS["async-2"], *more):
-        settings, means = read(f"{folders[0]}/config.json")["config"], []
-        for folder in folders:
-            games = csv.DictReader((RESULTS / folder / "episodes.csv").read_text().splitlines())
-            ended = [float(game["episode_return"]) for game in games if begin <= int(game["env_steps"]) < end]
-            means.append(statistics.fmean(ended))
-        rows.append([*(str(settings[name]) for name in names), str(len(folders)), spread(means)])
+        settings = read(f"{folders[0]}/config.json")["config"]
+        row = [*(str(settings[name]) for name in names), str(len(folders))]
+        for begin, end in windows:
+            runs = [csv.DictReader((RESULTS / folder / "episodes.csv").read_text().splitlines()) for folder in folders]
+            ended = [[float(g["episode_return"]) for g in run if begin <= int(g["env_steps"]) < end] for run in runs]
+            row.append(spread([statistics.fmean(returns) for returns in ended]) if all(ended) else "-")
+        rows.append(row)
     head = ["workers", "environments each", *(f"`--{name}`" for name in names[2:]), "runs"]
-    return table([*head, f"mean return, {begin:,} to {end:,} steps"], rows)
+    return table([*head, *(f"mean return, {begin:,} to {end:,} steps" for begin, end in windows)], rows)
 
 
 def game_table(name: str) -> str:

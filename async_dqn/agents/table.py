@@ -45,12 +45,7 @@ def find(name: str) -> type[Agent]:
 
 
 def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:
-    """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value.
-
-    Where workers step by themselves, presets are for one or two. With more of them all updates would be staler, and DQN
-    would hardly learn Pong, so each makes one local step, and their averages reach no further back together than the
-    averages of one would.
-    """
+    """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value."""
     cls = find(agent)
     if preset not in cls.presets:
         hint = did_you_mean(preset, cls.presets)
@@ -60,11 +55,18 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
     for name in overrides:
         if name not in known:
             raise UserError(f"--{name}: {missing_setting(agent, name)}")
-    base = {**cls.presets[preset], "agent": agent}
-    config = cls.Config.combine(base, overrides)
+    return for_many_workers(cls.Config, {**cls.presets[preset], "agent": agent}, overrides)
+
+
+def for_many_workers(cls: type[Config], base: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
+    """`Config.combine` where `base` is for at most two workers.
+
+    More of them, each with an optimizer of its own, make one local step, and the decay rates of all together are those
+    of one optimizer: else updates are so stale that DQN hardly learns Pong. What is given stays.
+    """
+    config = cls.combine(base, given)
     if config.local_steps and config.num_learners > 2 and not config.has_planners:
-        base |= {"local_steps": 1, "averages": "shared"}
-        config = cls.Config.combine(base, overrides)
+        config = cls.combine({**base, "local_steps": 1, "averages": "shared"}, given)
     return config
 
 

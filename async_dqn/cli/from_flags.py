@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from async_dqn.agents.table import find, make_config
+from async_dqn.agents.table import find, for_many_workers, make_config
 from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.directory import RunDirectory, default_logdir
@@ -50,6 +50,8 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
                     f"--agent={values.agent}: --logdir={run.path} holds a run of {saved.agent}; leave the flag out"
                 )
             run.check_resumable()
+            if saved.num_learners <= 2:
+                return for_many_workers(type(saved), dataclasses.asdict(saved), explicit)
             return type(saved).combine(dataclasses.asdict(saved), explicit)
     preset = values.preset
     if preset == "auto":

@@ -249,6 +249,20 @@ def test_a_resumed_run_keeps_its_agent_and_its_settings(capsys, tmp_path, resume
     assert settings_of("baseline", "--env=CartPole-v1", "--logdir=run", "--resume=false").agent == "dqn"
 
 
+def test_a_run_resumed_with_more_workers_has_what_a_preset_has_for_so_many(tmp_path):
+    def resumed(run, *flags):
+        config = settings_of("local", f"--logdir={run}", "--resume", *flags)
+        return config.local_steps, config.averages
+
+    write_run(tmp_path / "two", table.make_config("dqn", "cartpole", {"env": "CartPole-v1"}))
+    assert resumed("two") == (4, "own")
+    assert resumed("two", "--num_workers=8") == (1, "shared")
+    assert resumed("two", "--num_workers=8", "--local_steps=3") == (3, "shared")
+    chosen = {"env": "CartPole-v1", "num_workers": 4, "local_steps": 16, "averages": "own"}
+    write_run(tmp_path / "four", table.make_config("dqn", "cartpole", chosen))
+    assert resumed("four") == resumed("four", "--num_workers=8") == (16, "own")
+
+
 def test_a_run_of_format_1_is_read_but_not_resumed(capsys, tmp_path):
     shipped = json.loads(pretrained.find("pong").config.read_text())
     assert "format" not in shipped

@@ -68,6 +68,12 @@ def test_settings_are_checked_against_the_workers_that_there_will_be(asked, tmp_
     assert call(*sync, "--worker_counts=1,2") == 2
 
 
+def test_each_number_of_workers_has_the_preset_s_settings_for_it(asked, tmp_path):
+    assert call("--env=CartPole-v1", "--worker_counts=4,2", f"--logdir={tmp_path}") == 0
+    found = [(trial.config.local_steps, trial.config.averages) for trial in asked[0].trials()[:3]]
+    assert found == [(0, "own"), (1, "shared"), (4, "own")]
+
+
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     assert call("--quick", f"--logdir={tmp_path}") == 0
     assert call() == 0

@@ -159,3 +159,12 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, word
 def test_a_title_names_the_environment_alone_where_there_are_many_agents(tmp_path):
     runs = read(tmp_path, **{agent: {"agent": agent, "returns": [1.0]} for agent in ("dqn", "ppo", "c51", "pqn")})
     assert draw(runs).get_title(loc="left") == "CartPole-v1"
+
+
+def test_a_long_title_stays_within_the_picture(tmp_path):
+    envs = ["minatar:MinAtar/Breakout-v1", "minigrid:MiniGrid-Empty-5x5-v0", "highway_env:highway-fast-v0"]
+    axes = draw(read(tmp_path, **{f"run{i}": {"env": env, "returns": [1.0]} for i, env in enumerate(envs)}))
+    axes.figure.draw_without_rendering()
+    title = axes._left_title.get_window_extent()
+    assert all(env in axes.get_title(loc="left").replace("\n", " ") for env in envs)
+    assert title.x1 <= axes.figure.bbox.x1 and title.y1 <= axes.figure.bbox.y1
