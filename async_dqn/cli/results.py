@@ -122,7 +122,7 @@ def _study(call: Call) -> int:
     """`compare --study=NAME`: its runs have their own settings, but for a few that a user may give."""
     values = call.values
     from async_dqn.tools.report.compare import Comparison, run_compare
-    from async_dqn.tools.report.studies import STUDIES, kinds
+    from async_dqn.tools.report.studies import CARTPOLE, STUDIES, environments, kinds
 
     if values.study not in STUDIES:
         raise UserError(f"--study={values.study}: must be one of {', '.join(STUDIES)}")
@@ -134,10 +134,14 @@ def _study(call: Call) -> int:
     for name in [*given, *(["worker_counts"] if values["worker_counts"].present else [])]:
         if name not in _OF_STUDIES:
             raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
+    env = given.setdefault("env", CARTPOLE)
+    if env not in environments(values.study):
+        known = " or ".join(environments(values.study))
+        raise UserError(f"--env={env}: --study={values.study} is trained on {known}")
     comparison = Comparison(
-        table.make_config("dqn", "cartpole", {"env": "CartPole-v1", "seed": 0} | given),
-        Path(values.logdir or default_logdir("CartPole-v1", values.study)).absolute(),
-        kinds(values.study, quick=values.quick, given=given),
+        table.make_config("dqn", "cartpole", {"seed": 0} | given),
+        Path(values.logdir or default_logdir(env, values.study)).absolute(),
+        kinds(values.study, env, quick=values.quick, given=given),
         num_seeds=1 if values.quick else values.seeds,
         games=0,
         study=values.study,
@@ -169,7 +173,17 @@ def _games(call: Call) -> int:
     return 0
 
 
-_OF_STUDIES = ("seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period")
+_OF_STUDIES = (
+    "env",
+    "seed",
+    "threads",
+    "total_steps",
+    "stop_at_return",
+    "gpus",
+    "lease",
+    "checkpoint_period",
+    "log_period",
+)
 _WORK = (
     "What is learned: nature (DQN, network of Mnih et al. 2015), a2c (A3C, so too), pong-fast (all on Pong) or boxing."
 )
@@ -235,7 +249,7 @@ COMMANDS = {
     "compare": Command(
         "Train standard and asynchronous agents on the same work, in turn, and report on them.",
         _compare,
-        logdir="Folder of the comparison [runs/ENV-compare-TIME; with --study runs/CartPole-v1-STUDY-TIME].",
+        logdir="Folder of the comparison [runs/ENV-compare-TIME; with --study runs/ENV-STUDY-TIME].",
         trains=True,
         options=(
             ("quick", flags.BooleanParser(), False, "CartPole to a mean return of 195: minutes."),
@@ -245,7 +259,8 @@ COMMANDS = {
                 None,
                 "Train a study on CartPole: algorithms (each in one process), sharing (ways to share parameters and "
                 "replay), workers (what more workers bring; hours), parallelism (A3C by gradients and by data), "
-                "planning (Dyna-Q with more and more of it). With --quick a part of it.",
+                "planning (Dyna-Q with more and more of it). With --quick a part of it; with --env=LunarLander-v3 "
+                "fewer kinds of sharing and workers, in which each run takes minutes.",
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             ("seeds", Whole(1, 100), 2, "Runs of each kind, with --seed and those after it."),

@@ -20,7 +20,13 @@ from async_dqn.settings.config import Config
 from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import Run, finite
 
-_GOAL: dict[str, Any] = {"env": "CartPole-v1", "stop_at_return": 195.0, "total_steps": 200_000}
+CARTPOLE, LUNARLANDER = "CartPole-v1", "LunarLander-v3"
+# What all runs on an environment share: their preset, their goal and, where the preset's is too small, their budget.
+_PRESETS = {CARTPOLE: "cartpole", LUNARLANDER: "lunarlander"}
+_GOALS: dict[str, dict[str, Any]] = {
+    CARTPOLE: {"stop_at_return": 195.0, "total_steps": 200_000},
+    LUNARLANDER: {"stop_at_return": 200.0},
+}
 _WORKER_COUNTS = (1, 2, 4, 8)
 _LOCAL_STEPS = (0, 1, 16)  # beside those of the preset
 _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
@@ -37,15 +43,15 @@ class Kind(NamedTuple):
 Rows = Iterator[tuple[str, str, str, dict[str, Any]]]  # of each kind of run: name, command, agent, settings
 
 
-def _algorithms(quick: bool) -> Rows:
-    del quick
+def _algorithms(quick: bool, env: str) -> Rows:
+    del quick, env
     for agent in table.TABLE:
         yield agent, "baseline", agent, {}
 
 
-def _sharing(quick: bool) -> Rows:
+def _sharing(quick: bool, env: str) -> Rows:
     yield "one process", "baseline", "dqn", {}
-    if not quick:
+    if not quick and env == CARTPOLE:
         for concurrent in (False, True):
             for synchronized in (False, True):
                 name = f"fast_dqn{', concurrent' * concurrent}{', synchronized' * synchronized}"
@@ -61,11 +67,20 @@ def _sharing(quick: bool) -> Rows:
         "locked": {"store": "shared_memory", "update_mode": "locked"},
         "global replay": {"replay": "global"},
     }
+    if env == LUNARLANDER:  # the most telling ones, as each takes minutes
+        servers = {"async, 4 local steps": {"local_steps": 4}} | {
+            name: servers[name] for name in ("hogwild", "global replay")
+        }
     for name, settings in servers.items():
         yield name, "local", "dqn", {"num_workers": 2} | settings
 
 
-def _workers(quick: bool) -> Rows:
+def _workers(quick: bool, env: str) -> Rows:
+    if env == LUNARLANDER:
+        for agent in ("dqn", "a3c", "dyna_q"):
+            for number in (1, 2, 4):
+                yield f"{agent} on ps, {number}", "local", agent, {"num_workers": number}
+        return
     for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
         for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
@@ -77,7 +92,8 @@ def _workers(quick: bool) -> Rows:
             yield name, "local", "dqn", {"num_workers": number, "local_steps": local_steps}
 
 
-def _parallelism(quick: bool) -> Rows:
+def _parallelism(quick: bool, env: str) -> Rows:
+    del env
     yield "gradient, 1", "local", "a3c", {"num_workers": 1}  # one worker sends no rollouts
     ways: dict[str, dict[str, Any]] = {
         "gradient": {},
@@ -89,7 +105,8 @@ def _parallelism(quick: bool) -> Rows:
             yield f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings
 
 
-def _planning(quick: bool) -> Rows:
+def _planning(quick: bool, env: str) -> Rows:
+    del env
     # Real minibatches are few, so that there is something for planning to make up for.
     few = {"train_period": 16, "epsilon_steps": 2_000, "total_steps": 30_000}
     for ratio in _RATIOS[:3] if quick else _RATIOS:
@@ -98,31 +115,38 @@ def _planning(quick: bool) -> Rows:
         yield f"4 simulated, {sweeping}", "baseline", "dyna_q", few | {"sweeping": sweeping}
 
 
-STUDIES: dict[str, Callable[[bool], Rows]] = {
+STUDIES: dict[str, Callable[[bool, str], Rows]] = {
     "algorithms": _algorithms,
     "sharing": _sharing,
     "workers": _workers,
     "parallelism": _parallelism,
     "planning": _planning,
 }
+_ON_LUNARLANDER = ("sharing", "workers")
 
 
-def kinds(study: str, *, quick: bool, given: Mapping[str, Any]) -> list[Kind]:
-    """What a study trains, by each agent's preset for CartPole.
+def environments(study: str) -> list[str]:
+    """What a study can be trained on, by default on the first."""
+    return [CARTPOLE, LUNARLANDER] if study in _ON_LUNARLANDER else [CARTPOLE]
+
+
+def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, Any]) -> list[Kind]:
+    """What a study trains, by each agent's preset for the environment.
 
     Args:
       quick: only the part of it that takes minutes.
       given: settings that the user gave to all runs.
     """
     found = []
-    for name, job, agent, own in STUDIES[study](quick):
+    for name, job, agent, own in STUDIES[study](quick, env):
         cls = table.find(agent).Config
         fields = {field.name for field in dataclasses.fields(cls)}
         alone = cls.unshared() if job == "baseline" else {}
         if own.get("store") == "shared_memory":
             alone = {"num_ps": 0}
-        settings = {key: value for key, value in (_GOAL | alone | own | dict(given)).items() if key in fields}
-        found.append(Kind(name, job, table.make_config(agent, "cartpole", settings)))
+        all_of_them = {"env": env} | _GOALS[env] | alone | own | dict(given)
+        settings = {key: value for key, value in all_of_them.items() if key in fields}
+        found.append(Kind(name, job, table.make_config(agent, _PRESETS[env], settings)))
     return found
 
 
@@ -208,7 +232,7 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
                     told[at] += 1
             axes.plot(numbers, medians, color=colour, linestyle=line, label=name)
         if title == _RETURN:
-            axes.axhline(_GOAL["stop_at_return"], **faint, label="goal")
+            axes.axhline(_GOALS[CARTPOLE]["stop_at_return"], **faint, label="goal")
         if panels is _WORKERS and math.isfinite(cores):
             axes.axvline(cores, **faint, linestyle=":", label="cores")
         if title == _SPEED_UP:

@@ -15,15 +15,27 @@ from async_dqn.tools.report.runs import read_run
 
 
 @pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("study", studies.STUDIES)
-def test_every_run_of_a_study_has_settings_that_go_together(study, quick):
-    kinds = studies.kinds(study, quick=quick, given={"threads": 1})
+@pytest.mark.parametrize(
+    "study, env", [(study, env) for study in studies.STUDIES for env in studies.environments(study)]
+)
+def test_every_run_of_a_study_has_settings_that_go_together(study, env, quick):
+    kinds = studies.kinds(study, env, quick=quick, given={"threads": 1})
+    goal = {"CartPole-v1": 195, "LunarLander-v3": 200}[env]
     assert len({kind.name for kind in kinds}) == len(kinds) > 1
-    for (name, _, config), (*_, agent, settings) in zip(kinds, studies.STUDIES[study](quick), strict=True):
-        assert (config.threads, config.env, config.stop_at_return) == (1, "CartPole-v1", 195), name
+    for (name, _, config), (*_, agent, settings) in zip(kinds, studies.STUDIES[study](quick, env), strict=True):
+        assert (config.threads, config.env, config.stop_at_return) == (1, env, goal), name
         assert config.agent == agent
         for setting, value in settings.items():
             assert getattr(config, setting) == value
+
+
+def test_on_lunarlander_a_study_has_fewer_kinds_with_the_presets_for_it():
+    sharing = studies.kinds("sharing", "LunarLander-v3", quick=False, given={})
+    assert [kind.name for kind in sharing] == ["one process", "async, 4 local steps", "hogwild", "global replay"]
+    assert {kind.config.total_steps for kind in sharing} == {300_000}
+    workers = studies.kinds("workers", "LunarLander-v3", quick=False, given={})
+    agents = [(kind.config.agent, kind.config.num_workers) for kind in workers]
+    assert agents == [(agent, number) for agent in ("dqn", "a3c", "dyna_q") for number in (1, 2, 4)]
 
 
 def test_the_study_of_algorithms_has_all_of_the_table():
@@ -51,6 +63,8 @@ def test_the_study_of_parallelism_sends_gradients_or_rollouts():
         (["--study=sharing", "--agent=ppo"], "--agent: a study sets it itself"),
         (["--study=sharing", "--learning_rate=0.1"], "--learning_rate: a study sets it itself"),
         (["--study=workers", "--worker_counts=3"], "--worker_counts: a study sets it itself"),
+        (["--study=workers", "--env=pong"], "--env=pong: --study=workers is trained on CartPole-v1 or LunarLander-v3"),
+        (["--study=planning", "--env=LunarLander-v3"], "--study=planning is trained on CartPole-v1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags, message, capsys):
