@@ -14,7 +14,7 @@ from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.cluster.channel import Channel, Outages, Step
 from async_dqn.cluster.ledger import Ledger, MemberState, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
-from async_dqn.cluster.patient_session import LostStep, PatientSession
+from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.saved_state import copy_state, read_state, write_state
 from async_dqn.cluster.segments import Segments, SharedSegments
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
@@ -33,6 +33,7 @@ from async_dqn.store.base import (
 )
 
 _PATIENCE = 15.0  # seconds after which a step counts as lost
+_REMEMBERED_EPISODES = 1_000  # by which those that are sent again are known
 
 
 def new_token() -> int:
@@ -133,6 +134,7 @@ class RemoteParameterStore:
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self.settings_id = 0  # of what all workers must have in common; 0: any will do
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew
+        self._taken: list[EpisodeReport] = []  # the last ones
 
     def _make_graph(self, *arguments: Any, **options: Any) -> ParameterGraph:
         return ParameterGraph(*arguments, **options)
@@ -362,16 +364,20 @@ class RemoteParameterStore:
         return self.claim_steps(0, counts)[1]
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
+        """Sends them again where no answer came: who takes them drops what is there twice."""
         if episodes:
-            with contextlib.suppress(LostStep):  # sent again, they might be there twice
-                self._counts.run(self._nodes.report, {self._nodes.episodes: np.array(episodes, np.float64)})
+            feed = {self._nodes.episodes: np.array(episodes, np.float64)}
+            with contextlib.suppress(LostStep):  # there is no room, as there is no chief: training is worth more
+                run_again(lambda: self._counts.run(self._nodes.report, feed), _PATIENCE)
 
     def take_episodes(self) -> list[EpisodeReport]:
         try:
             rows = self._counts.run(self._nodes.take)
         except LostStep:
             return []
-        return [episode_report(row) for row in rows]
+        reports = [report for report in dict.fromkeys(map(episode_report, rows)) if report not in self._taken]
+        self._taken = [*self._taken, *reports][-_REMEMBERED_EPISODES:]
+        return reports
 
     # Saving and restoring.
 

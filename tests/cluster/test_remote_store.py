@@ -207,6 +207,18 @@ def test_episodes_arrive_once_and_whole(opened):
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "call lost"])
+def test_episodes_that_were_sent_again_count_once(opened, arrives):
+    chief, other = opened("add")
+    reports = [EpisodeReport(1, -21.0, 800, 1_000, 1.7e9 + i / 8) for i in range(3)]
+    other("fault", "lose_next_step", arrives)
+    other("report_episodes", reports[:2])
+    assert chief("take_episodes") == reports[:2]
+    other("report_episodes", reports[1:])  # as after an outage between the first report and its answer
+    assert chief("take_episodes") == reports[2:]
+
+
+@pytest.mark.cluster
 def test_state_equals_that_of_a_local_store(opened):
     client, other = opened("adam")
     expected = _trained_state()
