@@ -193,7 +193,7 @@ def types_table() -> str:
     kinds = {
         ("dqn", "bfloat16"): DQN_RUNS["async-2"],
         ("dqn", "float32"): [f"pong/float32/seed-{seed}" for seed in range(5)],
-        ("rainbow", "bfloat16"): ["pong/rainbow/seed-0"],
+        ("rainbow", "bfloat16"): [f"pong/rainbow/seed-{seed}" for seed in range(3)],
     }
     rows = []
     for (agent, dtype), folders in kinds.items():
@@ -251,8 +251,8 @@ def algorithms_table() -> str:
     return table(head, rows).replace("---:", "---") + study_origin(found)  # most of it is text
 
 
-def sharing_table() -> str:
-    return of_study("sharing", "who shares what", ("mean staleness", "mean staleness"))
+def sharing_table(folder: str = "sharing", goal: str = "195") -> str:
+    return of_study(folder, "who shares what", ("mean staleness", "mean staleness"), goal)
 
 
 def parallelism_table() -> str:
@@ -281,14 +281,15 @@ def workers_table() -> str:
     return table(head, rows) + study_origin(found)
 
 
-def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
-    """What each kind of run of a study needed on CartPole, where all runs reached the goal, and how fast it was.
+def of_study(folder: str, kinds: str, last: tuple[str, str], goal: str = "195") -> str:
+    """What each kind of run of a study needed, where all runs reached the goal, and how fast it was.
 
     Args:
+      folder: of the study, in results/studies.
       kinds: what the kinds are.
       last: a quantity of the study, and its column's heading.
     """
-    found = read(f"studies/{study}/results.json")
+    found = read(f"studies/{folder}/results.json")
     rows = []
     for kind in dict.fromkeys(run["kind"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["kind"] == kind]
@@ -307,7 +308,7 @@ def of_study(study: str, kinds: str, last: tuple[str, str]) -> str:
         if len(reached) < len(runs):
             cells[:2] = [f"{len(reached)} of {len(runs)} runs", "-"]
         rows.append([kind, *cells])
-    head = [kinds, "agent steps to 195", "seconds to it", "agent steps/s", "updates/s", last[1]]
+    head = [kinds, f"agent steps to {goal}", "seconds to it", "agent steps/s", "updates/s", last[1]]
     return table(head, rows) + study_origin(found)
 
 

@@ -531,12 +531,13 @@ def _disks() -> list[Scenario]:
     unwritable, not_there = [Fault(soon, forbid_checkpoints)], [Fault(soon, replace_checkpoints)]
     stopped = [Fault(soon, stop_disk)]
     no_room = [says("No space left")]
+    unsaved = functools.partial(scenario, code=1, is_finished=False)  # the run's end cannot be saved
     return [
-        scenario("disk-full", faults=full, setup=on_small_disk, is_finished=False, checks=no_room),
+        unsaved("disk-full", faults=full, setup=on_small_disk, checks=no_room),
         scenario("disk-full-for-a-while", faults=for_a_while, setup=on_small_disk, checks=[not_recovered]),
         scenario("disk-stands-still", faults=stopped, setup=on_journaled_disk, checks=[invariants.unharmed]),
-        scenario("checkpoints-read-only", faults=unwritable, is_finished=False, checks=could_not),
-        scenario("checkpoints-a-file", faults=not_there, is_finished=False, checks=could_not, needs_mounts=False),
+        unsaved("checkpoints-read-only", faults=unwritable, checks=could_not),
+        unsaved("checkpoints-a-file", faults=not_there, checks=could_not, needs_mounts=False),
     ]
 
 
