@@ -390,7 +390,8 @@ def faults_table(name: str) -> str:
         times = [f"{found(seconds):.1f}" if seconds else "-" for found in (statistics.median, max)]
         rows.append([kind, *map(str, cells), *times])
     head = ["fault", "rounds", "as promised", "agent steps lost at most", "seconds to recover: median", "most"]
-    return table(head, rows) + made_by(found["command"], found["date"], found["cpu"], found["versions"])
+    origin = [found[key] for key in ("command", "date", "cpu", "versions")]
+    return table(head, rows) + made_by(*origin, found.get("git revision", ""))
 
 
 TABLES: dict[str, Callable[..., str]] = {

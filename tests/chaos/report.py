@@ -1,16 +1,13 @@
 """Results of many rounds: a line on each, one table, and where they come from."""
 
 import json
-import platform
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from async_dqn.run import provenance
-from async_dqn.system import processor
+from async_dqn.tools import machine
 
 
 @dataclass
@@ -66,13 +63,7 @@ def _row(name: str, results: Sequence[Result]) -> list[str]:
 
 def describe(command: Sequence[str]) -> dict[str, Any]:
     """Versions, machine, date, command."""
-    return {
-        "command": " ".join(command),
-        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "cpu": processor.name(),
-        "system": platform.platform(),
-        "versions": provenance.versions(),
-    }
+    return machine.describe() | {"command": " ".join(command)}
 
 
 def markdown(results: Sequence[Result], origin: dict[str, Any]) -> str:
