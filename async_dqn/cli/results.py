@@ -288,7 +288,7 @@ COMMANDS = {
         _bench,
         options=(
             ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
-            ("sections", TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale; or none."),
+            ("sections", TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale, sharing; or none."),
             ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
             ("repetitions", Whole(1, 1_000), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", Number(1, 86_400), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),

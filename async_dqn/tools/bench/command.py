@@ -17,7 +17,7 @@ from async_dqn.system.task import INTERRUPTED
 from async_dqn.tools import machine
 from async_dqn.tools.bench import peer, soak, tables
 from async_dqn.tools.bench.sections import SECTIONS
-from async_dqn.tools.bench.work import PEER_WORKS, Case, Plan, config
+from async_dqn.tools.bench.work import PEER_WORKS, WORKS, Case, Plan, config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Bench:
         if self.peer != "none" and self.plan.work not in PEER_WORKS:
             works = " or ".join(f"--work={name}" for name in PEER_WORKS)
             raise UserError(f"--peer={self.peer}: does {works} only, not {self.plan.work}")
+        if "sharing" in self.sections and WORKS[self.plan.work].agent != "dqn":
+            raise UserError(f"--sections=sharing: is for DQN, and --work={self.plan.work} is not")
 
 
 def parse_sections(text: str) -> tuple[str, ...]:

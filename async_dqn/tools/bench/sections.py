@@ -12,6 +12,7 @@ from async_dqn.settings.config import DTYPES, Config
 from async_dqn.system import devices
 from async_dqn.tools.bench import child, programs
 from async_dqn.tools.bench.work import WORKS, Case, Plan, config
+from async_dqn.tools.report import studies
 
 # Fast DQN acts ahead of its learner within a period of the target network: a window has to have several of them.
 _SHORT_PERIOD = {"target_period": 200}
@@ -96,9 +97,21 @@ def scale_cases(plan: Plan) -> list[Case]:
     ]
 
 
+def sharing_cases(plan: Plan) -> list[Case]:
+    """The kinds of run of `compare --study=sharing`, which are of DQN."""
+    cases = []
+    for name, job, agent, own in studies.STUDIES["sharing"](plan.is_quick, studies.CARTPOLE):
+        changes = own | (_unshared(agent) if job == "baseline" else {"num_workers": plan.num_workers})
+        changes |= _SHARED_MEMORY if own.get("store") == "shared_memory" else {}
+        changes |= _SHORT_PERIOD if agent == "fast_dqn" else {}
+        cases.append(_program("sharing", name, job, plan, config(plan, agent, **changes)))
+    return cases
+
+
 SECTIONS: dict[str, Callable[[Plan], list[Case]]] = {
     "programs": program_cases,
     "parts": part_cases,
     "limit": limit_cases,
     "scale": scale_cases,
+    "sharing": sharing_cases,
 }

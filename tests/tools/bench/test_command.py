@@ -76,7 +76,8 @@ def run(tmp_path, **options):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--sections=program"], "programs, parts, limit, scale"),
+        (["--sections=program"], "programs, parts, limit, scale, sharing"),
+        (["--sections=sharing", "--work=a2c"], "--sections=sharing: is for DQN, and --work=a2c is not"),
         (["--sections=parts,,limit"], "''"),
         (["--sections=none"], "--soak_minutes"),
         (["--peer=dopamine"], "none|sb3"),

@@ -5,9 +5,10 @@ import os
 import pytest
 
 from async_dqn.run.progress import count
-from async_dqn.tools.bench import child
+from async_dqn.tools.bench import child, programs
 from async_dqn.tools.bench.sections import SECTIONS
 from async_dqn.tools.bench.work import Plan
+from async_dqn.tools.report import studies
 
 
 @pytest.fixture
@@ -68,3 +69,19 @@ def test_scale_has_the_baseline_and_each_number_of_workers_once_up_to_the_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     names = [case.name for case in SECTIONS["scale"](Plan(num_workers=3))]
     assert names == ["baseline", *(f"1 ps + {count(number, 'worker')}" for number in numbers)]
+
+
+def test_the_ways_to_share_are_those_of_the_study_on_the_work_of_the_plan(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(programs, "ours", lambda job, config: (job, config))
+    monkeypatch.setattr(programs, "measure", lambda program, seconds: asked.setdefault(len(asked), program))
+    cases = SECTIONS["sharing"](Plan(num_workers=3))
+    assert [case.name for case in cases] == [kind.name for kind in studies.kinds("sharing", quick=False, given={})]
+    for case in cases:
+        case.measure()
+    found = {case.name: program for case, program in zip(cases, asked.values(), strict=True)}
+    assert {config.network for _, config in found.values()} == {"nature"}
+    assert {config.num_workers for job, config in found.values() if job == "local"} == {3}
+    assert found["async, 2 ps"][1].num_ps == 2
+    assert (found["hogwild"][1].store, found["locked"][1].update_mode) == ("shared_memory", "locked")
+    assert found["fast_dqn, concurrent"][1].agent == "fast_dqn"
