@@ -28,7 +28,7 @@ _MODES: tuple[list[str], ...] = (
     ["--nooverlap", "--local_steps=0"],
     ["--overlap", "--local_steps=0"],
     ["--overlap", "--local_steps=4"],
-    ["--update_mode=sync"],
+    _SYNC := ["--update_mode=sync"],
     ["--update_mode=accumulate", "--accumulate=3"],
     ["--replay=global"],
 )
@@ -47,6 +47,7 @@ class Settings(NamedTuple):
     deadline: float = 180.0  # seconds a command may take
     disk_bytes: int = 6 << 20  # of the small disk that a run is given where the disk is the fault
     shared_length: float = 8.0  # budget of a run in shared memory, relative to that of one with parameter servers
+    sync_length: float = 0.5  # the same of a run whose workers wait for each other
 
     @classmethod
     def of(cls, env: str) -> "Settings":
@@ -99,6 +100,8 @@ class Round:
         if self.mode in _SHARED_MODES:
             self.num_ps = 0
             length *= settings.shared_length
+        elif self.mode is _SYNC:
+            length *= settings.sync_length
         self.total = int(settings.total_steps * length * self.rng.uniform(0.9, 1.1)) // 30 * 30 + 1
         self.checkpoint_period = self.rng.choice((3, 4, 5))
         self.keep = self.rng.choice((2, 100))
