@@ -121,6 +121,7 @@ def _compare(call: Call) -> int:
 def _study(call: Call) -> int:
     """`compare --study=NAME`: its runs have their own settings, but for a few that a user may give."""
     values = call.values
+    from async_dqn.run import preflight
     from async_dqn.tools.report.compare import Comparison, run_compare
     from async_dqn.tools.report.studies import CARTPOLE, STUDIES, environments, kinds
 
@@ -146,6 +147,7 @@ def _study(call: Call) -> int:
         games=0,
         study=values.study,
     )
+    preflight.resolve(comparison.config)
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 

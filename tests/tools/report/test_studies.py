@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_the_study_of_parallelism_sends_gradients_or_rollouts():
 def test_what_makes_no_sense_is_refused(flags, message, capsys):
     assert command_line.main(["compare", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_environment_whose_package_is_missing_is_refused_before_anything_starts(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    flags = ["--study=sharing", "--env=LunarLander-v3", f"--logdir={tmp_path / 'study'}"]
+    assert command_line.main(["compare", *flags]) == 2
+    assert "async-dqn[box2d]" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
 
 
 def test_the_command_line_makes_its_trials(monkeypatch, tmp_path):
