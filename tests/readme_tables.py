@@ -170,6 +170,7 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
+PPO_ON_PS = [f"pong/ppo-on-ps/seed-{seed}" for seed in range(3)]
 SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in (("pqn", 3), ("a3c", 1))}
 
 
@@ -321,6 +322,7 @@ def kinds_table() -> str:
     """The kinds of run of Pong, all on one machine."""
     kinds = {
         "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
+        "`ppo`, 1 ps + 2 workers": PPO_ON_PS,
         "`ppo`, one process": PPO_RUNS["baseline"],
         **{f"`{agent}`, two workers, shared memory": runs for agent, runs in SHARED_RUNS.items()},
         "`dqn`, 1 ps + 2 workers": DQN_RUNS["async-2"],
@@ -340,6 +342,7 @@ def kinds_table() -> str:
     call = read("pong/ppo/compare.json")["calls"][0]
     made = [made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])]
     commands = {
+        "local --agent=ppo --env=pong --local_steps=16": PPO_ON_PS[-1],
         "local --env=pong": DQN_RUNS["async-2"][0],
         "baseline --env=pong": DQN_RUNS["baseline"][0],
         **{f"local --agent={agent} --store=shared_memory --env=pong": runs[0] for agent, runs in SHARED_RUNS.items()},

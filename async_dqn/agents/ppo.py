@@ -43,6 +43,7 @@ _ATARI = {
     "learning_rate": 5e-4,
     "final_learning_rate": 0.0,
     "max_gradient_norm": 0.5,
+    "local_steps": 16,  # a third of those on a rollout
 }
 
 
@@ -69,6 +70,7 @@ class PPO(ActorCritic):
             "batch_size": 256,
             "clip_rewards": False,
             "center_frames": False,
+            "local_steps": 0,
         },
         "cartpole": {
             "total_steps": 100_000,
