@@ -194,7 +194,7 @@ def types_table() -> str:
     kinds = {
         ("dqn", "bfloat16"): DQN_RUNS["async-2"],
         ("dqn", "float32"): [f"pong/float32/seed-{seed}" for seed in range(5)],
-        ("rainbow", "bfloat16"): [f"pong/rainbow/seed-{seed}" for seed in range(3)],
+        ("rainbow", "bfloat16"): [f"pong/rainbow/seed-{seed}" for seed in range(2)],
     }
     rows = []
     for (agent, dtype), folders in kinds.items():
