@@ -194,7 +194,7 @@ def types_table() -> str:
     kinds = {
         ("dqn", "bfloat16"): DQN_RUNS["async-2"],
         ("dqn", "float32"): [f"pong/float32/seed-{seed}" for seed in range(5)],
-        ("rainbow", "bfloat16"): [f"pong/rainbow/seed-{seed}" for seed in range(2)],
+        ("rainbow", "bfloat16"): [f"pong/rainbow/seed-{seed}" for seed in range(3)],
     }
     rows = []
     for (agent, dtype), folders in kinds.items():
@@ -253,11 +253,12 @@ def algorithms_table() -> str:
 
 
 def sharing_table(folder: str = "sharing", goal: str = "195") -> str:
-    return of_study(folder, "who shares what", ("mean staleness", "mean staleness"), goal)
+    return of_study(folder, "who shares what", {"mean staleness": "mean staleness"}, goal)
 
 
 def parallelism_table() -> str:
-    return of_study("parallelism", "what workers send, how many", ("mean age of data", "mean age of rollouts, updates"))
+    last = {"MB/s exchanged": "MB/s exchanged", "mean age of data": "mean age of rollouts, updates"}
+    return of_study("parallelism", "what workers send, how many", last)
 
 
 def workers_table() -> str:
@@ -282,13 +283,13 @@ def workers_table() -> str:
     return table(head, rows) + study_origin(found)
 
 
-def of_study(folder: str, kinds: str, last: tuple[str, str], goal: str = "195") -> str:
+def of_study(folder: str, kinds: str, last: dict[str, str], goal: str = "195") -> str:
     """What each kind of run of a study needed, where all runs reached the goal, and how fast it was.
 
     Args:
       folder: of the study, in results/studies.
       kinds: what the kinds are.
-      last: a quantity of the study, and its column's heading.
+      last: quantities of the study, and the headings of their columns.
     """
     found = read(f"studies/{folder}/results.json")
     rows = []
@@ -303,13 +304,13 @@ def of_study(folder: str, kinds: str, last: tuple[str, str], goal: str = "195") 
                 ("seconds", seconds),
                 ("agent steps/s", runs),
                 ("updates/s", runs),
-                (last[0], [run for run in runs if last[0] in run]),
+                *((name, [run for run in runs if name in run]) for name in last),
             )
         ]
         if len(reached) < len(runs):
             cells[:2] = [f"{len(reached)} of {len(runs)} runs", "-"]
         rows.append([kind, *cells])
-    head = [kinds, f"agent steps to {goal}", "seconds to it", "agent steps/s", "updates/s", last[1]]
+    head = [kinds, f"agent steps to {goal}", "seconds to it", "agent steps/s", "updates/s", *last.values()]
     return table(head, rows) + study_origin(found)
 
 
