@@ -43,7 +43,7 @@ _ATARI = {
     "learning_rate": 5e-4,
     "final_learning_rate": 0.0,
     "max_gradient_norm": 0.5,
-    "local_steps": 16,  # a third of those on a rollout
+    "local_steps": 16,  # one epoch of a rollout
 }
 
 

@@ -123,7 +123,7 @@ def _study(call: Call) -> int:
     values = call.values
     from async_dqn.run import preflight
     from async_dqn.tools.report.compare import Comparison, run_compare
-    from async_dqn.tools.report.studies import CARTPOLE, STUDIES, environments, kinds
+    from async_dqn.tools.report.studies import CARTPOLE, PRESETS, STUDIES, kinds
 
     if values.study not in STUDIES:
         raise UserError(f"--study={values.study}: must be one of {', '.join(STUDIES)}")
@@ -136,11 +136,10 @@ def _study(call: Call) -> int:
         if name not in _OF_STUDIES:
             raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
     env = given.setdefault("env", CARTPOLE)
-    if env not in environments(values.study):
-        known = " or ".join(environments(values.study))
-        raise UserError(f"--env={env}: --study={values.study} is trained on {known}")
+    if env not in STUDIES[values.study]:
+        raise UserError(f"--env={env}: --study={values.study} is trained on {' or '.join(STUDIES[values.study])}")
     comparison = Comparison(
-        table.make_config("dqn", "cartpole", {"seed": 0} | given),
+        table.make_config("dqn", PRESETS[env], {"seed": 0} | given),
         Path(values.logdir or default_logdir(env, values.study)).absolute(),
         kinds(values.study, env, quick=values.quick, given=given),
         num_seeds=1 if values.quick else values.seeds,
@@ -175,17 +174,9 @@ def _games(call: Call) -> int:
     return 0
 
 
-_OF_STUDIES = (
-    "env",
-    "seed",
-    "threads",
-    "total_steps",
-    "stop_at_return",
-    "gpus",
-    "lease",
-    "checkpoint_period",
-    "log_period",
-)
+_OF_STUDIES = {
+    "env", "seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period"
+}  # fmt: skip
 _WORK = (
     "What is learned: nature (DQN, network of Mnih et al. 2015), a2c (A3C, so too), pong-fast (all on Pong) or boxing."
 )

@@ -22,13 +22,14 @@ LEASE = 6.0
 _POLL_PERIOD = 0.02  # seconds
 _SEEN_PERIOD = 0.1
 _GONE = 10.0  # seconds in which everything of a run ends, once its command has
+_SYNC = ["--update_mode=sync"]
 _MODES: tuple[list[str], ...] = (
     ["--nooverlap", "--local_steps=4"],
     ["--nooverlap", "--local_steps=4"],
     ["--nooverlap", "--local_steps=0"],
     ["--overlap", "--local_steps=0"],
     ["--overlap", "--local_steps=4"],
-    _SYNC := ["--update_mode=sync"],
+    _SYNC,
     ["--update_mode=accumulate", "--accumulate=3"],
     ["--replay=global"],
 )

@@ -100,7 +100,7 @@ def scale_cases(plan: Plan) -> list[Case]:
 def sharing_cases(plan: Plan) -> list[Case]:
     """The kinds of run of `compare --study=sharing`, which are of DQN."""
     cases = []
-    for name, job, agent, own in studies.STUDIES["sharing"](plan.is_quick, studies.CARTPOLE):
+    for name, job, agent, own in studies.STUDIES["sharing"][studies.CARTPOLE](plan.is_quick):
         changes = own | (_unshared(agent) if job == "baseline" else {"num_workers": plan.num_workers})
         changes |= _SHARED_MEMORY if own.get("store") == "shared_memory" else {}
         changes |= _SHORT_PERIOD if agent == "fast_dqn" else {}

@@ -21,8 +21,7 @@ from async_dqn.tools.report import plot
 from async_dqn.tools.report.runs import Run, finite
 
 CARTPOLE, LUNARLANDER = "CartPole-v1", "LunarLander-v3"
-# What all runs on an environment share: their preset, their goal and, where the preset's is too small, their budget.
-_PRESETS = {CARTPOLE: "cartpole", LUNARLANDER: "lunarlander"}
+PRESETS = {CARTPOLE: "cartpole", LUNARLANDER: "lunarlander"}
 _GOALS: dict[str, dict[str, Any]] = {
     CARTPOLE: {"stop_at_return": 195.0, "total_steps": 200_000},
     LUNARLANDER: {"stop_at_return": 200.0},
@@ -43,15 +42,15 @@ class Kind(NamedTuple):
 Rows = Iterator[tuple[str, str, str, dict[str, Any]]]  # of each kind of run: name, command, agent, settings
 
 
-def _algorithms(quick: bool, env: str) -> Rows:
-    del quick, env
+def _algorithms(quick: bool) -> Rows:
+    del quick
     for agent in table.TABLE:
         yield agent, "baseline", agent, {}
 
 
-def _sharing(quick: bool, env: str) -> Rows:
+def _sharing(quick: bool) -> Rows:
     yield "one process", "baseline", "dqn", {}
-    if not quick and env == CARTPOLE:
+    if not quick:
         for concurrent in (False, True):
             for synchronized in (False, True):
                 name = f"fast_dqn{', concurrent' * concurrent}{', synchronized' * synchronized}"
@@ -67,20 +66,11 @@ def _sharing(quick: bool, env: str) -> Rows:
         "locked": {"store": "shared_memory", "update_mode": "locked"},
         "global replay": {"replay": "global"},
     }
-    if env == LUNARLANDER:  # the most telling ones, as each takes minutes
-        servers = {"async, 4 local steps": {"local_steps": 4}} | {
-            name: servers[name] for name in ("hogwild", "global replay")
-        }
     for name, settings in servers.items():
         yield name, "local", "dqn", {"num_workers": 2} | settings
 
 
-def _workers(quick: bool, env: str) -> Rows:
-    if env == LUNARLANDER:
-        for agent in ("dqn", "a3c", "dyna_q"):
-            for number in (1, 2, 4):
-                yield f"{agent} on ps, {number}", "local", agent, {"num_workers": number}
-        return
+def _workers(quick: bool) -> Rows:
     for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
         for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
@@ -92,8 +82,7 @@ def _workers(quick: bool, env: str) -> Rows:
             yield name, "local", "dqn", {"num_workers": number, "local_steps": local_steps}
 
 
-def _parallelism(quick: bool, env: str) -> Rows:
-    del env
+def _parallelism(quick: bool) -> Rows:
     yield "gradient, 1", "local", "a3c", {"num_workers": 1}  # one worker sends no rollouts
     ways: dict[str, dict[str, Any]] = {
         "gradient": {},
@@ -105,8 +94,7 @@ def _parallelism(quick: bool, env: str) -> Rows:
             yield f"{name}, {number}", "local", "a3c", {"num_workers": number} | settings
 
 
-def _planning(quick: bool, env: str) -> Rows:
-    del env
+def _planning(quick: bool) -> Rows:
     # Real minibatches are few, so that there is something for planning to make up for.
     few = {"train_period": 16, "epsilon_steps": 2_000, "total_steps": 30_000}
     for ratio in _RATIOS[:3] if quick else _RATIOS:
@@ -115,19 +103,36 @@ def _planning(quick: bool, env: str) -> Rows:
         yield f"4 simulated, {sweeping}", "baseline", "dyna_q", few | {"sweeping": sweeping}
 
 
-STUDIES: dict[str, Callable[[bool, str], Rows]] = {
-    "algorithms": _algorithms,
-    "sharing": _sharing,
-    "workers": _workers,
-    "parallelism": _parallelism,
-    "planning": _planning,
+# On LunarLander a run takes minutes, so there are only the most telling kinds.
+
+
+def _sharing_on_lunarlander(quick: bool) -> Rows:
+    del quick
+    yield "one process", "baseline", "dqn", {}
+    ways: dict[str, dict[str, Any]] = {
+        "async, 4 local steps": {"local_steps": 4},
+        "hogwild": {"store": "shared_memory"},
+        "global replay": {"replay": "global"},
+    }
+    for name, settings in ways.items():
+        yield name, "local", "dqn", {"num_workers": 2} | settings
+
+
+def _workers_on_lunarlander(quick: bool) -> Rows:
+    del quick
+    for agent in ("dqn", "a3c", "dyna_q"):
+        for number in (1, 2, 4):
+            yield f"{agent} on ps, {number}", "local", agent, {"num_workers": number}
+
+
+# By environment, the first of which is the usual one. Each is told whether only its quick part is wanted.
+STUDIES: dict[str, dict[str, Callable[[bool], Rows]]] = {
+    "algorithms": {CARTPOLE: _algorithms},
+    "sharing": {CARTPOLE: _sharing, LUNARLANDER: _sharing_on_lunarlander},
+    "workers": {CARTPOLE: _workers, LUNARLANDER: _workers_on_lunarlander},
+    "parallelism": {CARTPOLE: _parallelism},
+    "planning": {CARTPOLE: _planning},
 }
-_ON_LUNARLANDER = ("sharing", "workers")
-
-
-def environments(study: str) -> list[str]:
-    """What a study can be trained on, by default on the first."""
-    return [CARTPOLE, LUNARLANDER] if study in _ON_LUNARLANDER else [CARTPOLE]
 
 
 def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, Any]) -> list[Kind]:
@@ -138,7 +143,7 @@ def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, A
       given: settings that the user gave to all runs.
     """
     found = []
-    for name, job, agent, own in STUDIES[study](quick, env):
+    for name, job, agent, own in STUDIES[study][env](quick):
         cls = table.find(agent).Config
         fields = {field.name for field in dataclasses.fields(cls)}
         alone = cls.unshared() if job == "baseline" else {}
@@ -146,7 +151,7 @@ def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, A
             alone = {"num_ps": 0}
         all_of_them = {"env": env} | _GOALS[env] | alone | own | dict(given)
         settings = {key: value for key, value in all_of_them.items() if key in fields}
-        found.append(Kind(name, job, table.make_config(agent, _PRESETS[env], settings)))
+        found.append(Kind(name, job, table.make_config(agent, PRESETS[env], settings)))
     return found
 
 

@@ -16,14 +16,12 @@ from async_dqn.tools.report.runs import read_run
 
 
 @pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize(
-    "study, env", [(study, env) for study in studies.STUDIES for env in studies.environments(study)]
-)
+@pytest.mark.parametrize("study, env", [(study, env) for study, envs in studies.STUDIES.items() for env in envs])
 def test_every_run_of_a_study_has_settings_that_go_together(study, env, quick):
     kinds = studies.kinds(study, env, quick=quick, given={"threads": 1})
     goal = {"CartPole-v1": 195, "LunarLander-v3": 200}[env]
     assert len({kind.name for kind in kinds}) == len(kinds) > 1
-    for (name, _, config), (*_, agent, settings) in zip(kinds, studies.STUDIES[study](quick, env), strict=True):
+    for (name, _, config), (*_, agent, settings) in zip(kinds, studies.STUDIES[study][env](quick), strict=True):
         assert (config.threads, config.env, config.stop_at_return) == (1, env, goal), name
         assert config.agent == agent
         for setting, value in settings.items():
