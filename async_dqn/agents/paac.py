@@ -24,7 +24,7 @@ class PAACConfig(a3c.A3CConfig):
     update_mode: str = setting(
         "sync",
         "How updates are shared: workers that make each update together.",
-        choices=("auto", *sum(UPDATE_MODES.values(), ())),
+        choices=("auto", *dict.fromkeys(sum(UPDATE_MODES.values(), ()))),
     )
 
     def check(self) -> None:
@@ -32,7 +32,7 @@ class PAACConfig(a3c.A3CConfig):
         if self.num_workers > 1 and self.mode != "sync":
             raise UserError(
                 f"--update_mode={self.mode}: the {self.num_workers} workers of --agent=paac make each update together; "
-                f"must be sync, which needs --store=ps, not {self.store}; or use --agent=a3c"
+                "must be sync; or use --agent=a3c"
             )
 
 

@@ -29,7 +29,8 @@ from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.round_trip import RoundTripClient
-from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
+from async_dqn.store.shared_memory import SharedMemoryStore, create
+from async_dqn.store.synchronous import SynchronousStore
 from async_dqn.system import devices
 from async_dqn.system.memory import available_bytes
 
@@ -104,7 +105,7 @@ def make_direct_client(config: Config, store: LocalParameterStore) -> DirectClie
 
 def create_shared_memory(agent: Agent) -> int:
     """The file in which the workers share the networks. Raises UserError where there is not the memory for it."""
-    needed, available = required_bytes(agent.modules, agent.config.num_workers), available_bytes()
+    needed, available = _shared_bytes(agent), available_bytes()
     if needed > available:
         raise UserError(
             f"--store=shared_memory needs {needed / 1e9:.2f} GB of memory here for the networks, but "
@@ -125,17 +126,23 @@ def make_shared_store(agent: Agent, descriptor: int) -> SharedMemoryStore:
         size = os.fstat(descriptor).st_size
     except OSError:
         size = 0
-    if size != required_bytes(agent.modules, config.num_workers):
+    if size != _shared_bytes(agent):
         raise UserError(f"--memory={descriptor}: is no memory that `local` shares with this worker; start `local`")
-    return SharedMemoryStore(
-        descriptor,
-        agent.modules,
-        worker=agent.worker,
-        num_workers=config.num_workers,
-        total_steps=config.total_steps,
-        target_period=agent.target_period,
-        max_staleness=config.max_staleness,
-    )
+    options: dict[str, Any] = {
+        "worker": agent.worker,
+        "num_workers": config.num_workers,
+        "total_steps": config.total_steps,
+        "target_period": agent.target_period,
+    }
+    if config.mode == "sync":
+        return SynchronousStore(descriptor, agent.modules, backup_workers=config.backup_workers, **options)
+    return SharedMemoryStore(descriptor, agent.modules, max_staleness=config.max_staleness, **options)
+
+
+def _shared_bytes(agent: Agent) -> int:
+    """What the file takes in which the workers share the networks."""
+    kind = SynchronousStore if agent.config.mode == "sync" else SharedMemoryStore
+    return kind.required_bytes(agent.modules, agent.config.num_workers)
 
 
 def create_shared_queue(config: Config) -> int | None:

@@ -15,7 +15,10 @@ Self = TypeVar("Self", bound="Config")
 
 DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "radam", "rmsprop", "centered_rmsprop")
-UPDATE_MODES = {"ps": ("async", "sync", "accumulate"), "shared_memory": ("hogwild", "locked")}  # the first: its default
+UPDATE_MODES = {
+    "ps": ("async", "sync", "accumulate"),
+    "shared_memory": ("hogwild", "locked", "sync"),
+}  # the first: its default
 ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
 _UNSHARED = ALONE | {
     "replay": "local",
@@ -155,7 +158,7 @@ class SharingSettings(Fields):
     update_mode: str = setting(
         "auto",
         "How the workers' updates come together; auto: async on parameter servers, hogwild in shared memory.",
-        choices=("auto", *(mode for modes in UPDATE_MODES.values() for mode in modes)),
+        choices=("auto", *dict.fromkeys(mode for modes in UPDATE_MODES.values() for mode in modes)),
     )
     backup_workers: int = setting(
         0,

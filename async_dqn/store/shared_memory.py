@@ -42,43 +42,25 @@ from async_dqn.system.shared_table import FileLock, SharedTable
 _ROW = 64  # bytes, to which every array is aligned
 _MAX_EPISODES = 2**17  # that wait for the chief, which takes them every few seconds
 _C = len(Counters._fields)
-_CLAIMED, _UPDATES = map(Counters._fields.index, ("claimed_steps", "updates"))
+_CLAIMED = Counters._fields.index("claimed_steps")
+UPDATES, MINIBATCHES, REFRESHES, STOPPED = map(
+    Counters._fields.index, ("updates", "minibatches", "target_refreshes", "stopped")
+)
 _MAXIMA = [*map(Counters._fields.index, ("staleness_max", "stopped"))]
 # Row 0 is the run's: the counters, and these. Those of episodes count all that were ever put in and taken out.
 _RUN_ID, _IS_READY, _PUT, _TAKEN = range(_C, _C + 4)
 # A row for each worker follows: its own counts since the store was last set, and these.
-_STATE, _STARTS, _OUTSTANDING = range(_C, _C + 3)
-_WIDTH = _C + 4
-_MEMBERS = 1  # the row of worker 0
+STATE, _STARTS, _OUTSTANDING = range(_C, _C + 3)
+FREE = _C + 4  # the first column that a subclass may use
+_WIDTH = _C + 6
+MEMBERS = 1  # the row of worker 0
 
-
-class _Arrays(NamedTuple):
-    """All that is in the file. Arrays of modules are named as in `ParameterStore.state`."""
-
-    version: np.ndarray  # [1] int64; the table that counts is the one of its last bit
-    tables: np.ndarray  # [2, 1 + W, _WIDTH] int64
-    episodes: np.ndarray  # [_MAX_EPISODES, 5] float64, a ring
-    modules: dict[str, np.ndarray]
-
-
-def _shapes(modules: Sequence[Module], num_workers: int) -> dict[str, tuple[tuple[int, ...], npt.DTypeLike]]:
-    """What lies in the file, in this order."""
-    return {
-        "version": ((1,), np.int64),
-        "tables": ((2, _MEMBERS + num_workers, _WIDTH), np.int64),
-        "episodes": ((_MAX_EPISODES, len(EpisodeReport._fields)), np.float64),
-        **{name: (shape, np.float32) for name, shape in state_shapes(modules).items()},
-    }
+Shapes = dict[str, tuple[tuple[int, ...], npt.DTypeLike]]  # of arrays, by name
 
 
 def _num_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     """Of one array, up to where the next one begins."""
     return -(-math.prod(shape) * np.dtype(dtype).itemsize // _ROW) * _ROW
-
-
-def required_bytes(modules: Sequence[Module], num_workers: int) -> int:
-    """What the shared file takes."""
-    return sum(_num_bytes(*one) for one in _shapes(modules, num_workers).values())
 
 
 def create(num_bytes: int) -> int:
@@ -95,14 +77,13 @@ def create(num_bytes: int) -> int:
     return descriptor
 
 
-def _map(descriptor: int, modules: Sequence[Module], num_workers: int) -> _Arrays:
-    shapes = _shapes(modules, num_workers)
+def _map(descriptor: int, shapes: Shapes) -> dict[str, np.ndarray]:
     memory = mmap.mmap(descriptor, sum(_num_bytes(*one) for one in shapes.values()))  # unmapped with the last array
     arrays, begin = {}, 0
     for name, (shape, dtype) in shapes.items():
         arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), begin).reshape(shape)
         begin += _num_bytes(shape, dtype)
-    return _Arrays(arrays.pop("version"), arrays.pop("tables"), arrays.pop("episodes"), arrays)
+    return arrays
 
 
 class Ledger(NamedTuple):
@@ -144,10 +125,25 @@ class SharedMemoryStore:
         self.run_id = 0
         self.descriptor = descriptor
         self._worker, self._target_period = worker, target_period
-        self._memory = _map(descriptor, modules, num_workers)
-        self.arrays = self._memory.modules
+        self.arrays = _map(descriptor, self._shapes(modules, num_workers))
+        self._episodes = self.arrays.pop("episodes")
         self._lock = FileLock(descriptor)
-        self._table = SharedTable(self._memory.version, self._memory.tables, self._lock)
+        self._table = SharedTable(self.arrays.pop("version"), self.arrays.pop("tables"), self._lock)
+
+    @classmethod
+    def _shapes(cls, modules: Sequence[Module], num_workers: int) -> Shapes:
+        """What lies in the file, in this order. Arrays of modules are named as in `ParameterStore.state`."""
+        return {
+            "version": ((1,), np.int64),  # the table that counts is the one of its last bit
+            "tables": ((2, MEMBERS + num_workers, _WIDTH), np.int64),
+            "episodes": ((_MAX_EPISODES, len(EpisodeReport._fields)), np.float64),  # a ring
+            **{name: (shape, np.float32) for name, shape in state_shapes(modules).items()},
+        }
+
+    @classmethod
+    def required_bytes(cls, modules: Sequence[Module], num_workers: int) -> int:
+        """What the shared file takes."""
+        return sum(_num_bytes(*one) for one in cls._shapes(modules, num_workers).values())
 
     # Who takes part.
 
@@ -174,13 +170,13 @@ class SharedMemoryStore:
         """
         with self._table.change() as rows:
             _free(rows, self._worker, MemberState.ACTIVE)
-            rows[_MEMBERS + self._worker, _STARTS] += 1
+            rows[MEMBERS + self._worker, _STARTS] += 1
         return self.read_ledger()
 
     @property
     def membership(self) -> tuple[int, int]:
         """Generation of the networks, which are set once only, and number of the process that is this worker."""
-        return 0, int(self._table.now()[_MEMBERS + self._worker, _STARTS])
+        return 0, int(self._table.now()[MEMBERS + self._worker, _STARTS])
 
     def leave(self) -> None:
         """This worker is done."""
@@ -189,22 +185,22 @@ class SharedMemoryStore:
 
     def starts(self, worker: int) -> int | None:
         """Processes that have been this worker, as long as it has not left; without a lock. None where it has."""
-        row = self._table.now()[_MEMBERS + worker]
-        return int(row[_STARTS]) if row[_STATE] in (MemberState.EXPECTED, MemberState.ACTIVE) else None
+        row = self._table.now()[MEMBERS + worker]
+        return int(row[_STARTS]) if row[STATE] in (MemberState.EXPECTED, MemberState.ACTIVE) else None
 
     def lose(self, worker: int, starts: int) -> None:
         """The last of so many processes of a worker has ended: others may claim what it had and has not taken."""
         with self._table.change() as rows:
-            if rows[_MEMBERS + worker, _STARTS] == starts:
+            if rows[MEMBERS + worker, _STARTS] == starts:
                 _free(rows, worker, MemberState.LOST)
 
     def check(self) -> Standing:
         rows = self._table.read()
         workers = [
-            WorkerStatus(MemberState(row[_STATE]).name.lower(), int(row[_STARTS]), _counters(row))
-            for row in rows[_MEMBERS:]
+            WorkerStatus(MemberState(row[STATE]).name.lower(), int(row[_STARTS]), counters_in(row))
+            for row in rows[MEMBERS:]
         ]
-        return Standing(_counters(rows[0]), workers)
+        return Standing(counters_in(rows[0]), workers)
 
     # Parameters.
 
@@ -228,7 +224,7 @@ class SharedMemoryStore:
     ) -> tuple[Counters, Pulled]:
         """All under one lock: nobody else pushes or pulls meanwhile."""
         with self._table.change() as rows:
-            before = _counters(rows[0])
+            before = counters_in(rows[0])
             if self.max_staleness and before.updates - computed_on > self.max_staleness:
                 counts = counts._replace(updates=0, dropped=counts.dropped + counts.updates)
             else:
@@ -236,7 +232,7 @@ class SharedMemoryStore:
                     self.step(name, update.value.astype(np.float32, copy=False), update.rate)
             self._count(rows, counts)
             online = {name: _copy(self.arrays[f"{name}/online"]) for name in updates} if pull else {}
-            return before, Pulled(online, _counters(rows[0]))
+            return before, Pulled(online, counters_in(rows[0]))
 
     def step(self, module: str, update: np.ndarray, rate: float) -> None:
         """Steps one module's parameters [P] by its optimizer, where they lie and without a lock."""
@@ -248,7 +244,7 @@ class SharedMemoryStore:
     @property
     def num_updates(self) -> int:
         """Updates until now, without a lock: one that is being counted may be in it or not."""
-        return int(self._table.now()[0, _UPDATES])
+        return int(self._table.now()[0, UPDATES])
 
     # Counts.
 
@@ -256,7 +252,7 @@ class SharedMemoryStore:
         with self._table.change() as rows:
             self._count(rows, counts)
             granted = self._count(rows, Counters(claimed_steps=wanted))
-            return granted, _counters(rows[0])
+            return granted, counters_in(rows[0])
 
     def add_counts(self, counts: Counters) -> Counters:
         return self.claim_steps(0, counts)[1]
@@ -266,7 +262,7 @@ class SharedMemoryStore:
         with self._table.change() as rows:
             put, taken = map(int, rows[0, [_PUT, _TAKEN]])
             for episode in episodes[: _MAX_EPISODES - (put - taken)]:
-                self._memory.episodes[put % _MAX_EPISODES] = episode
+                self._episodes[put % _MAX_EPISODES] = episode
                 put += 1
             rows[0, _PUT] = put
 
@@ -274,13 +270,13 @@ class SharedMemoryStore:
         with self._table.change() as rows:
             numbers = range(*map(int, rows[0, [_TAKEN, _PUT]]))
             rows[0, _TAKEN] = rows[0, _PUT]
-            return [episode_report(self._memory.episodes[number % _MAX_EPISODES]) for number in numbers]
+            return [episode_report(self._episodes[number % _MAX_EPISODES]) for number in numbers]
 
     def _count(self, rows: np.ndarray, counts: Counters) -> int:
         """Adds this worker's counts to a table that is being changed. Gives the steps granted."""
-        before = _counters(rows[0])
+        before = counters_in(rows[0])
         after = advance(before, counts, self.total_steps, self._target_period)
-        own = rows[_MEMBERS + self._worker]
+        own = rows[MEMBERS + self._worker]
         highest = np.maximum(own[_MAXIMA], np.array(counts)[_MAXIMA])
         rows[0, :_C] = after
         own[:_C] += np.array(after) - np.array(before)
@@ -288,10 +284,13 @@ class SharedMemoryStore:
         granted = after.claimed_steps - before.claimed_steps
         own[_OUTSTANDING] += granted - counts.env_steps
         if after.target_refreshes > before.target_refreshes:  # before it counts: who is killed here has not counted
-            for module in self.modules:
-                if module.has_target:
-                    self.arrays[f"{module.name}/target"][:] = self.arrays[f"{module.name}/online"]
+            self._refresh_targets()
         return granted
+
+    def _refresh_targets(self) -> None:
+        for module in self.modules:
+            if module.has_target:
+                self.arrays[f"{module.name}/target"][:] = self.arrays[f"{module.name}/online"]
 
     # Saving and restoring.
 
@@ -312,17 +311,17 @@ class SharedMemoryStore:
             rows[:, :_C] = 0
             rows[0, :_C] = saved_counters(state)
             rows[0, [_RUN_ID, _IS_READY]] = self.run_id, 1
-            rows[_MEMBERS:, _OUTSTANDING] = 0
+            rows[MEMBERS:, _OUTSTANDING] = 0
 
     def close(self) -> None:
         """Nothing is left to end: the memory goes with the last process that has it."""
 
     def _run(self) -> Counters:
         """The run's counters, under the lock."""
-        return _counters(self._table.now()[0])
+        return counters_in(self._table.now()[0])
 
 
-def _counters(row: np.ndarray) -> Counters:
+def counters_in(row: np.ndarray) -> Counters:
     return Counters(*row[:_C].tolist())
 
 
@@ -335,7 +334,7 @@ def _copy(array: np.ndarray) -> np.ndarray:
 
 def _free(rows: np.ndarray, worker: int, state: MemberState) -> None:
     """Puts a worker into a state, and the steps that it has claimed and not taken back into the budget."""
-    row = rows[_MEMBERS + worker]
+    row = rows[MEMBERS + worker]
     rows[0, _CLAIMED] -= row[_OUTSTANDING]
     row[_CLAIMED] -= row[_OUTSTANDING]
-    row[[_OUTSTANDING, _STATE]] = 0, state
+    row[[_OUTSTANDING, STATE]] = 0, state

@@ -74,7 +74,7 @@ class Other:
 
 # An option that is given with one of these values does not go with another that has one of those.
 RULES = [
-    ("update_mode", ["async", "sync", "accumulate"], "store", ["shared_memory"]),
+    ("update_mode", ["async", "accumulate"], "store", ["shared_memory"]),
     ("update_mode", ["hogwild", "locked"], "store", ["ps"]),
     ("local_steps", Other(0), "store", ["shared_memory"]),
     ("local_steps", Other(0), "update_mode", ["sync", "accumulate"]),
@@ -113,7 +113,6 @@ CLUSTER_RULES = [
     ("planning", ["separate"], "averages", ["shared"]),
     ("planning", ["separate"], "replay", ["global"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
-    ("store", ["shared_memory"], "agent", ["paac"]),
 ]
 ALONE = {  # how a run in one process shares its work
     "store": "ps",
@@ -149,7 +148,7 @@ def settings_of(agent, given):
     is_shared = settings["store"] == "shared_memory"
     if is_shared:
         settings["num_ps"] = given.get("num_ps", 0)
-    if "update_mode" not in given and (is_shared or settings["update_mode"] == "auto"):
+    if settings["update_mode"] == "auto":
         settings["update_mode"] = "hogwild" if is_shared else "async"
     if settings["update_mode"] != "async":
         settings["local_steps"] = given.get("local_steps", 0)

@@ -64,13 +64,19 @@ def named_before():
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [["--num_workers=3"], ["--num_workers=2", "--update_mode=locked", "--agent=ppo"]],
-    ids=["hogwild", "locked-ppo"],
+    ("mode", "flags"),
+    [
+        ("hogwild", ["--num_workers=3"]),
+        ("locked", ["--num_workers=2", "--update_mode=locked", "--agent=ppo"]),
+        ("sync", ["--num_workers=3", "--update_mode=sync", "--backup_workers=1"]),
+        ("sync", ["--num_workers=2", "--agent=paac"]),
+    ],
+    ids=["hogwild", "locked-ppo", "sync", "paac"],
 )
-def test_a_run_meets_its_budget_exactly_and_leaves_nothing(tmp_path, named_before, flags):
+def test_a_run_meets_its_budget_exactly_and_leaves_nothing(tmp_path, named_before, mode, flags):
     run = RunDirectory(tmp_path / "run")
-    flags = [flag for flag in SMALL if "warmup" not in flag or "--agent=ppo" not in flags] + flags
+    has_replay = not any(flag.startswith("--agent=") for flag in flags)
+    flags = [flag for flag in SMALL if "warmup" not in flag or has_replay] + flags
     with commands(tmp_path) as start:
         local = start("local", "local", *flags, f"--total_steps={TOTAL}", f"--logdir={run.path}")
         assert local.wait(RUN) == 0, local.out + local.err
@@ -82,14 +88,17 @@ def test_a_run_meets_its_budget_exactly_and_leaves_nothing(tmp_path, named_befor
     assert {worker["state"] for worker in summary["workers"]} == {"done"}
     for field in ("env_steps", "minibatches"):
         assert sum(worker[field] for worker in summary["workers"]) == summary[field], field
-    assert summary["minibatches"] == summary["updates"] > 0
+    if mode == "sync":  # of two gradients, or of one where others had come or gone
+        assert summary["updates"] > 0 and summary["staleness_max"] == 0
+        assert summary["updates"] + summary["updates_dropped"] <= summary["minibatches"] <= 3 * summary["updates"]
+    else:
+        assert summary["minibatches"] == summary["updates"] > 0
     assert (
         summary["episodes"]
         == len(rows(run.episodes))
         == sum(len(rows(run.worker(index) / "episodes.csv")) for index in range(number))
     )
     assert not list(run.path.glob("ps-*")) and not (run.path / "cluster.json").exists()
-    mode = "locked" if "--update_mode=locked" in flags else "hogwild"
     assert f"starting {number} workers on shared memory, {mode} (" in local.out
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert run_status([str(run.path)]) == 0
@@ -116,10 +125,11 @@ def test_one_worker_learns_the_same_bits_as_the_baseline(tmp_path):
             np.testing.assert_array_equal(shared.arrays[name], array, err_msg=name)
 
 
-def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_path, named_before):
+@pytest.mark.parametrize("mode", ["hogwild", "sync"])
+def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_path, named_before, mode):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        flags = [*SMALL, "--total_steps=40_003", "--num_workers=2", "--checkpoint_period=600"]
+        flags = [*SMALL, "--total_steps=40_003", "--num_workers=2", "--checkpoint_period=600", f"--update_mode={mode}"]
         local = start("local", "local", *flags, f"--logdir={run.path}")
         wait_until_training(run)
         workers_of(local)[1].kill()
@@ -139,10 +149,11 @@ def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_p
     )
 
 
-def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_before):
+@pytest.mark.parametrize("mode", ["locked", "sync"])
+def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_before, mode):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        flags = [*SMALL, "--total_steps=20_003", "--max_restarts=0", "--update_mode=locked"]
+        flags = [*SMALL, "--total_steps=20_003", "--max_restarts=0", f"--update_mode={mode}"]
         local = start("local", "local", *flags, f"--logdir={run.path}")
         wait_until(lambda: run.worker(1).exists() and run.metrics.exists(), START, "both are at work")
         workers_of(local)[1].kill()
@@ -154,7 +165,7 @@ def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_b
     assert [worker["state"] for worker in summary["workers"]] == ["done", "lost"]
 
 
-@pytest.mark.parametrize("mode", ["hogwild", "locked"])
+@pytest.mark.parametrize("mode", ["hogwild", "locked", "sync"])
 def test_an_interrupted_run_saves_and_goes_on_in_memory_or_on_a_ps(tmp_path, named_before, mode):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:

@@ -14,7 +14,7 @@ from async_dqn.agents import table
 from async_dqn.base.errors import RunFailed
 from async_dqn.envs import registry
 
-SHARED = ["hogwild", "locked"]  # in memory that processes share
+SHARED = ["hogwild", "locked", "sync"]  # in memory that processes share
 WAYS = ["direct", "gradient", "delta", *SHARED]
 
 

@@ -1,6 +1,5 @@
 """The store in memory that processes share: with real processes, forked, each with a deadline."""
 
-import contextlib
 import errno
 import os
 import random
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from cluster_helpers import wait_until
 from fakes import heavy_ball, make_module, push
+from shared_store_helpers import DEADLINE, MODULES, SIZE, Shared, assert_adds_up, wait
 
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.nn import optimizers
@@ -19,55 +19,7 @@ from async_dqn.run import build
 from async_dqn.store.base import Counters, EpisodeReport, Stop, Update
 from async_dqn.store.hogwild_client import HogwildClient
 from async_dqn.store.local import LocalParameterStore
-from async_dqn.store.shared_memory import SharedMemoryStore, create, required_bytes
-
-DEADLINE = 60.0
-SIZE = 32
-MODULES = (make_module(SIZE, "q"), make_module(SIZE, "V", optimizer=optimizers.adam(), has_target=False))
-
-
-class Shared:
-    """One file, and the stores that processes or workers open on it."""
-
-    def __init__(self, modules=MODULES, **options):
-        self.modules = modules
-        self.options = {"num_workers": 3, "total_steps": 1_000} | options
-        self.descriptor = create(required_bytes(modules, self.options["num_workers"]))
-        self.store = self.open(0)
-        self.store.run_id = 7
-        self.store.initialize({module.name: np.zeros(module.size, np.float32) for module in modules})
-
-    def open(self, worker):
-        return SharedMemoryStore(self.descriptor, self.modules, worker=worker, **self.options)
-
-    def in_processes(self, work, number=3):
-        """Calls `work(store, worker)` in as many processes at once."""
-        pids = [self.start(work, worker) for worker in range(number)]
-        assert [wait(pid) for pid in pids] == [0] * number
-
-    def start(self, work, worker):
-        """A process that ends with code 0 if `work` has not raised."""
-        pid = os.fork()
-        if not pid:
-            with contextlib.suppress(BaseException):
-                work(self.open(worker), worker)
-                os._exit(0)
-            os._exit(1)
-        return pid
-
-
-def wait(pid):
-    """The exit code of a process, negative for a signal."""
-    _, status = wait_until(lambda: next(filter(any, [os.waitpid(pid, os.WNOHANG)]), None), DEADLINE, "it has ended")
-    return os.waitstatus_to_exitcode(status)
-
-
-def assert_adds_up(store):
-    """The counters of the run are those of all workers."""
-    counters, workers = store.check()
-    for name, value in counters._asdict().items():
-        if name not in ("staleness_max", "stopped"):
-            assert value == sum(getattr(worker.counters, name) for worker in workers), name
+from async_dqn.store.shared_memory import SharedMemoryStore, create
 
 
 def test_every_count_of_many_processes_is_there():
@@ -300,7 +252,7 @@ def test_games_beyond_what_there_is_room_for_are_passed_over(monkeypatch):
 def test_a_worker_waits_for_the_chief():
     shared = Shared.__new__(Shared)
     shared.modules, shared.options = MODULES, {"num_workers": 3, "total_steps": 10}
-    shared.descriptor = create(required_bytes(MODULES, 3))
+    shared.descriptor = create(SharedMemoryStore.required_bytes(MODULES, 3))
     store = shared.open(1)
     assert not store.is_ready()
     with pytest.raises(RunError, match="worker 0, the chief"):
@@ -321,7 +273,7 @@ def test_a_state_of_another_network_is_refused():
 
 
 def agent_of(num_workers=2):
-    config = types.SimpleNamespace(num_workers=num_workers)
+    config = types.SimpleNamespace(num_workers=num_workers, mode="hogwild")
     return types.SimpleNamespace(modules=MODULES, config=config)
 
 

@@ -35,10 +35,10 @@ def test_the_flags_of_an_agent_are_those_of_its_base_and_its_own(name):
     ("name", "ways"),
     [
         ("fast_dqn", ["one process"]),
-        ("paac", ["one process", "parameter servers (sync)"]),
+        ("paac", ["one process", "parameter servers (sync)", "shared memory (sync)"]),
         (
             "nstep_q",
-            ["one process", "parameter servers (async, sync, accumulate)", "shared memory (hogwild, locked)"],
+            ["one process", "parameter servers (async, sync, accumulate)", "shared memory (hogwild, locked, sync)"],
         ),
     ],
 )
