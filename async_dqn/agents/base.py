@@ -100,6 +100,12 @@ class Agent(abc.ABC):
         return next((name for name in names if name in cls.presets), next(iter(cls.presets)))
 
     @classmethod
+    def preset(cls, name: str, num_workers: int) -> dict[str, Any]:
+        """The settings of a preset, for so many workers."""
+        del num_workers
+        return dict(cls.presets[name])
+
+    @classmethod
     def experience_bytes(cls, config: Any, spec: EnvironmentSpec) -> int:
         """What one worker's experience takes of memory once it is full: here a rollout."""
         return required_bytes(getattr(config, cls.experience_flag, 0), config.envs_per_worker, spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from async_dqn.agents import a3c
 from async_dqn.base.errors import UserError
@@ -42,8 +42,8 @@ class PAAC(a3c.A3C):
     Config = PAACConfig
     summary = "A3C's update over many environments in lock-step, never stale (Clemente et al. 2017)"
     presets = {
-        # For one process: the step size is 0.0007 for each environment that an update is of. With W workers, which
-        # make each update together, give W times this. The paper's gradients are means, as they are here.
+        # Environments are those of all workers. The step size of the paper is 0.0007 for each, and its gradients are
+        # means, as they are here.
         "paper": a3c.PAPER
         | {
             "total_steps": 115_000_000,
@@ -57,3 +57,9 @@ class PAAC(a3c.A3C):
         "lunarlander": a3c.LUNARLANDER,
         "pendulum": a3c.PENDULUM | {"envs_per_worker": 16},
     }
+
+    @classmethod
+    def preset(cls, name: str, num_workers: int) -> dict[str, Any]:
+        """Shares the environments out over the workers, so that an update is of as many steps, whoever takes them."""
+        settings = super().preset(name, num_workers)
+        return settings | {"envs_per_worker": max(1, settings["envs_per_worker"] // num_workers)}

@@ -55,7 +55,8 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
     for name in overrides:
         if name not in known:
             raise UserError(f"--{name}: {missing_setting(agent, name)}")
-    return for_many_workers(cls.Config, {**cls.presets[preset], "agent": agent}, overrides)
+    settings = cls.preset(preset, overrides.get("num_workers", Config.num_workers))
+    return for_many_workers(cls.Config, settings | {"agent": agent}, overrides)
 
 
 def for_many_workers(cls: type[Config], base: Mapping[str, Any], given: Mapping[str, Any]) -> Config:

@@ -10,14 +10,20 @@ from async_dqn.settings.config import ALONE
 
 def test_it_is_a3c_but_for_its_settings():
     own = {name for name in vars(paac.PAAC) if not name.startswith("_")}
-    assert own == {"Config", "presets", "summary"}
+    assert own == {"Config", "preset", "presets", "summary"}
 
 
 def test_the_step_size_of_the_paper_grows_with_the_environments():
-    config = make_config("paac", "paper", {})
+    config = make_config("paac", "paper", {"num_workers": 1})
     assert config.learning_rate == 0.0007 * config.envs_per_worker
     assert (config.envs_per_worker, config.t_max, config.max_gradient_norm) == (32, 5, 40)
     assert (config.optimizer, config.rmsprop_decay, config.optimizer_epsilon) == ("rmsprop", 0.99, 0.1)
+
+
+@pytest.mark.parametrize(("num_workers", "envs"), [(1, 32), (2, 16), (5, 6), (32, 1), (100, 1)])
+def test_the_environments_of_a_preset_are_shared_out_over_the_workers(num_workers, envs):
+    assert make_config("paac", "paper", {"num_workers": num_workers}).envs_per_worker == envs
+    assert make_config("paac", "paper", {"num_workers": num_workers, "envs_per_worker": 7}).envs_per_worker == 7
 
 
 @pytest.mark.parametrize("preset", paac.PAAC.presets)

@@ -36,6 +36,7 @@ _MODES: tuple[list[str], ...] = (
 _SHARED_MODES: tuple[list[str], ...] = (  # without parameter servers
     ["--store=shared_memory", "--update_mode=hogwild"],
     ["--store=shared_memory", "--update_mode=locked"],
+    ["--store=shared_memory", "--update_mode=sync"],
 )
 
 

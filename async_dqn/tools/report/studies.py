@@ -60,10 +60,12 @@ def _sharing(quick: bool) -> Rows:
         "async": {"local_steps": 0},
         "async, 2 ps": {"local_steps": 0, "num_ps": 2},
         "async, deltas": {"local_steps": 1},
+        "async, 4 local steps": {"local_steps": 4},
         "sync": {"update_mode": "sync"},
         "accumulate 2": {"update_mode": "accumulate", "accumulate": 2},
         "hogwild": {"store": "shared_memory", "update_mode": "hogwild"},
         "locked": {"store": "shared_memory", "update_mode": "locked"},
+        "sync, shared memory": {"store": "shared_memory", "update_mode": "sync"},
         "global replay": {"replay": "global"},
     }
     for name, settings in servers.items():
@@ -72,7 +74,7 @@ def _sharing(quick: bool) -> Rows:
 
 def _workers(quick: bool) -> Rows:
     for agent in ("dqn", "nstep_q", "a3c", "paac", "ppo", "dyna_q"):
-        for store in ("ps",) if quick or agent == "paac" else ("ps", "shared_memory"):
+        for store in ("ps",) if quick else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
                 name = f"{agent} on {store}, {number}"
                 yield name, "local", agent, {"store": store, "num_workers": number}
