@@ -18,6 +18,7 @@ from async_dqn.store.shared_memory import (
     STATE,
     STOPPED,
     UPDATES,
+    Ledger,
     Shapes,
     SharedMemoryStore,
     counters_in,
@@ -73,7 +74,7 @@ class SynchronousStore(SharedMemoryStore):
         terms: Shapes = {"terms": ((num_workers, len(modules), 2), np.float32)}
         return super()._shapes(modules, num_workers) | rows | terms
 
-    def join(self) -> Any:
+    def join(self) -> Ledger:
         with self._table.change() as rows:
             own = rows[MEMBERS + self._worker]
             own[_IS_AWAITED] = own[STATE] == MemberState.EXPECTED
