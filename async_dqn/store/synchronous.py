@@ -24,10 +24,8 @@ from async_dqn.store.shared_memory import (
     counters_in,
 )
 
-_ROUND, _IS_AWAITED = (
-    FREE,
-    FREE + 1,
-)  # of a worker: the update that its last gradient is in, and whether one waits for it
+# Of a worker: the update that its last gradient is in, and whether an update waits for it.
+_ROUND, _IS_AWAITED = FREE, FREE + 1
 _LAST_MINIBATCHES = FREE  # of the run: as many as there were at the last update
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002  # seconds between two looks whether an update is complete
 _PART = 0.125  # in between, a pause is this part of the time waited so far
