@@ -11,6 +11,7 @@ STEPS_ON_PONG = {
     ("dqn", "pong-fast"): (467_096, 1_182_016),
     ("ppo", "pong"): (645_984, 1_347_472),
     ("pqn", "pong"): (766_640, 1_646_640),
+    ("paac", "pong"): (2_181_128, 2_998_744),
 }
 _FREE = {
     "env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "averages", "max_nonfinite"

@@ -36,6 +36,9 @@ class PAACConfig(a3c.A3CConfig):
             )
 
 
+_ATARI = a3c.ATARI | {"envs_per_worker": 16, "learning_rate": 0.0015}
+
+
 class PAAC(a3c.A3C):
     """Learns from the rollouts of all environments at once, by the policy that played them."""
 
@@ -51,8 +54,8 @@ class PAAC(a3c.A3C):
             "learning_rate": 0.0007 * 32,
             "optimizer_epsilon": 0.1,
         },
-        "atari": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5},
-        "pong": a3c.ATARI | {"envs_per_worker": 16, "t_max": 5, "stop_at_return": 18.0},
+        "atari": _ATARI,
+        "pong": _ATARI | {"stop_at_return": 18.0},
         "cartpole": a3c.CARTPOLE | {"envs_per_worker": 16},
         "lunarlander": a3c.LUNARLANDER,
         "pendulum": a3c.PENDULUM | {"envs_per_worker": 16},

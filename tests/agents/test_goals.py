@@ -12,7 +12,8 @@ from async_dqn.agents.table import make_config
 RUNS = {
     ("dqn", "pong-fast"): sum(DQN_RUNS.values(), []),
     ("ppo", "pong"): sum(PPO_RUNS.values(), []),
-    ("pqn", "pong"): SHARED_RUNS["pqn"],  # there is one run of a3c, which makes no range
+    ("pqn", "pong"): SHARED_RUNS["pqn"],
+    ("paac", "pong"): SHARED_RUNS["paac"],
 }
 
 
