@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +29,10 @@ _MAX_UNROLLED = 256  # steps through time, each of which has TensorFlow operatio
 @dataclasses.dataclass(frozen=True)
 class A3CConfig(EntropySettings, DataParallelSettings):
     """Settings of A3C."""
+
+    # A worker plays a rollout by its own copy and computes the gradient on the same one. Where it plays by parameters
+    # that others change meanwhile, the gradient is of another policy than the one that played.
+    default_modes: ClassVar[Mapping[str, str]] = {**DataParallelSettings.default_modes, "shared_memory": "locked"}
 
     t_max: int = setting(
         _T_MAX, "Steps of every environment in a rollout, all of which give one update.", minimum=1, maximum=100_000
@@ -84,8 +89,8 @@ ATARI = {
     "network": "nips",
     "layer_norm": True,
     "total_steps": 5_000_000,
-    "envs_per_worker": 8,
-    "learning_rate": 5e-4,
+    "envs_per_worker": 16,
+    "learning_rate": 0.001,
     "optimizer_epsilon": 1e-5,
     "final_entropy_cost": 0.001,
     "entropy_steps": 2_000_000,

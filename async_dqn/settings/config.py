@@ -15,10 +15,10 @@ Self = TypeVar("Self", bound="Config")
 
 DTYPES = ("float32", "bfloat16")
 OPTIMIZERS = ("adam", "radam", "rmsprop", "centered_rmsprop")
-UPDATE_MODES = {
+UPDATE_MODES = {  # the first: the store's default, where an algorithm has no other
     "ps": ("async", "sync", "accumulate"),
     "shared_memory": ("hogwild", "locked", "sync"),
-}  # the first: its default
+}
 ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
 _UNSHARED = ALONE | {
     "replay": "local",
@@ -150,6 +150,8 @@ class OptimizerSettings(Fields):
 class SharingSettings(Fields):
     """How workers share the parameters."""
 
+    default_modes: ClassVar[Mapping[str, str]] = {store: modes[0] for store, modes in UPDATE_MODES.items()}
+
     store: str = setting(
         "ps",
         "Where the shared parameters are (command `local`): on parameter servers, or in memory that all workers share.",
@@ -157,7 +159,8 @@ class SharingSettings(Fields):
     )
     update_mode: str = setting(
         "auto",
-        "How the workers' updates come together; auto: async on parameter servers, hogwild in shared memory.",
+        "How the workers' updates come together; auto: async on parameter servers, in shared memory locked for a3c and "
+        "hogwild for all others.",
         choices=("auto", *dict.fromkeys(mode for modes in UPDATE_MODES.values() for mode in modes)),
     )
     backup_workers: int = setting(
@@ -214,7 +217,7 @@ class SharingSettings(Fields):
     @property
     def mode(self) -> str:
         """The update mode; that of the store where it was left to it."""
-        return UPDATE_MODES[self.store][0] if self.update_mode == "auto" else self.update_mode
+        return self.default_modes[self.store] if self.update_mode == "auto" else self.update_mode
 
     @property
     def pushes_gradients(self) -> bool:

@@ -278,3 +278,16 @@ def test_time_is_unrolled_so_far_and_no_further():
     assert make_agent(lstm=True, t_max=256).config.t_max == 256
     with pytest.raises(UserError, match="--t_max=257: with --lstm at most 256"):
         make_agent(lstm=True, t_max=257)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        ({}, "async"),
+        ({"store": "shared_memory"}, "locked"),  # by parameters that nobody else changes while it plays
+        ({"store": "shared_memory", "update_mode": "hogwild"}, "hogwild"),
+        ({"store": "shared_memory", "update_mode": "auto"}, "locked"),
+    ],
+)
+def test_its_workers_play_by_a_copy_of_their_own_unless_told_otherwise(settings, mode):
+    assert make_config("a3c", "cartpole", settings).mode == mode
