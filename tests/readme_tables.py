@@ -171,7 +171,14 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 PPO_ON_PS = [f"pong/ppo-on-ps/seed-{seed}" for seed in range(3)]
-SHARED_RUNS = {agent: [f"pong/{agent}/seed-{seed}" for seed in range(3)] for agent in ("pqn", "paac", "a3c")}
+SHARED_RUNS = {
+    agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in {"pqn": 3, "paac": 3, "a3c": 1}.items()
+}
+GIVEN = {  # to these runs
+    "pqn": "",
+    "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015",
+    "a3c": " --update_mode=hogwild",
+}
 
 
 def pong_table() -> str:
@@ -346,7 +353,10 @@ def kinds_table() -> str:
         "local --agent=ppo --env=pong --local_steps=16": PPO_ON_PS[-1],
         "local --env=pong": DQN_RUNS["async-2"][0],
         "baseline --env=pong": DQN_RUNS["baseline"][0],
-        **{f"local --agent={agent} --store=shared_memory --env=pong": runs[0] for agent, runs in SHARED_RUNS.items()},
+        **{
+            f"local --agent={agent} --store=shared_memory --env=pong{GIVEN[agent]}": runs[0]
+            for agent, runs in SHARED_RUNS.items()
+        },
     }
     for command, folder in commands.items():
         described = read(f"{folder}/config.json")

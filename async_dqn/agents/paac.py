@@ -36,7 +36,7 @@ class PAACConfig(a3c.A3CConfig):
             )
 
 
-_ATARI = a3c.ATARI | {"learning_rate": 0.0015}
+_ATARI = a3c.ATARI | {"envs_per_worker": 16, "learning_rate": 0.0015}
 
 
 class PAAC(a3c.A3C):
