@@ -34,10 +34,13 @@ def assert_refused(words, make):
 
 @pytest.mark.parametrize(("agent", "preset"), PRESETS)
 def test_every_preset_is_valid_and_changes_what_it_names(agent, preset):
-    config, cls = make_config(agent, preset, {}), find(agent)
-    assert type(config) is cls.Config
-    named = {"agent": agent, **cls.presets[preset]}
-    assert {name: getattr(config, name) for name in named} == named
+    cls = find(agent)
+    for num_workers in (1, 2):
+        config = make_config(agent, preset, {"num_workers": num_workers})
+        assert type(config) is cls.Config
+        named = {"agent": agent, **cls.preset(preset, num_workers)}
+        assert {name: getattr(config, name) for name in named} == named
+    assert cls.preset(preset, 1) == cls.presets[preset]
 
 
 @EVERY_AGENT
