@@ -332,7 +332,10 @@ def kinds_table() -> str:
         "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
         "`ppo`, 1 ps + 2 workers": PPO_ON_PS,
         "`ppo`, one process": PPO_RUNS["baseline"],
-        **{f"`{agent}`, two workers, shared memory": runs for agent, runs in SHARED_RUNS.items()},
+        **{
+            f"`{agent}`, two workers, shared memory{' (`hogwild`)' * (agent == 'a3c')}": runs
+            for agent, runs in SHARED_RUNS.items()
+        },
         "`dqn`, 1 ps + 2 workers": DQN_RUNS["async-2"],
         "`dqn`, one process": DQN_RUNS["baseline"],
     }

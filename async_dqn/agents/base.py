@@ -101,7 +101,7 @@ class Agent(abc.ABC):
 
     @classmethod
     def preset(cls, name: str, num_workers: int) -> dict[str, Any]:
-        """The settings of a preset, for so many workers."""
+        """The settings of a preset for so many workers, {setting: value}."""
         del num_workers
         return dict(cls.presets[name])
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from async_dqn.agents import a3c
 from async_dqn.base.errors import UserError
-from async_dqn.settings.config import UPDATE_MODES
+from async_dqn.settings.config import EVERY_MODE
 from async_dqn.settings.fields import setting
 
 
@@ -24,7 +24,7 @@ class PAACConfig(a3c.A3CConfig):
     update_mode: str = setting(
         "sync",
         "How updates are shared: workers that make each update together.",
-        choices=("auto", *dict.fromkeys(sum(UPDATE_MODES.values(), ()))),
+        choices=EVERY_MODE,
     )
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ UPDATE_MODES = {  # the first: the store's default, where an algorithm has no ot
     "ps": ("async", "sync", "accumulate"),
     "shared_memory": ("hogwild", "locked", "sync"),
 }
+EVERY_MODE = ("auto", *dict.fromkeys(sum(UPDATE_MODES.values(), ())))
 ALONE = {"num_workers": 1, "num_ps": 1, "store": "ps", "update_mode": "auto"}  # of a run in one process
 _UNSHARED = ALONE | {
     "replay": "local",
@@ -161,7 +162,7 @@ class SharingSettings(Fields):
         "auto",
         "How the workers' updates come together; auto: async on parameter servers, in shared memory locked for a3c and "
         "hogwild for all others.",
-        choices=("auto", *dict.fromkeys(mode for modes in UPDATE_MODES.values() for mode in modes)),
+        choices=EVERY_MODE,
     )
     backup_workers: int = setting(
         0,

@@ -78,6 +78,7 @@ def create(num_bytes: int) -> int:
 
 
 def _map(descriptor: int, shapes: Shapes) -> dict[str, np.ndarray]:
+    """The file's arrays, by name, in the memory that all who map it share."""
     memory = mmap.mmap(descriptor, sum(_num_bytes(*one) for one in shapes.values()))  # unmapped with the last array
     arrays, begin = {}, 0
     for name, (shape, dtype) in shapes.items():

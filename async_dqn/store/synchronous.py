@@ -35,17 +35,17 @@ _PATIENCE = 0.01  # seconds after which a worker that waits looks itself whether
 class SynchronousStore(SharedMemoryStore):
     """As `SharedMemoryStore`; an update is the mean of one gradient of each worker that is at work.
 
-    All of them are computed on the update before. Each worker leaves its gradient in a row of its own. Whoever comes
-    last adds the rows up in the order of the workers, so that the bits are the same whoever that is, and steps the
-    parameters. Who has pushed and pulls waits for that. It goes on without where the run was interrupted or has failed.
+    All of them are computed on the same parameters (Chen et al. 2016, arXiv 1604.00981). Each worker leaves its
+    gradient in a row of its own. Whoever comes last adds the rows up in the order of the workers, so that the bits are
+    the same whoever that is, and steps the parameters. A worker that has pushed waits for that when it pulls, unless
+    the run was interrupted or has failed.
 
     Nobody waits for a worker that has left or was lost, that has no steps, or that has taken another's place and not
     claimed steps yet. Who is killed while it steps the parameters leaves a part of the update behind, and another makes
     the whole of it.
 
     Args:
-      backup_workers: so many workers are not waited for; a gradient that comes too late is dropped (Chen et al. 2016,
-        arXiv 1604.00981).
+      backup_workers: so many workers are not waited for; a gradient that comes too late is dropped.
       options: as for `SharedMemoryStore`.
     """
 
@@ -60,8 +60,8 @@ class SynchronousStore(SharedMemoryStore):
     ):
         super().__init__(descriptor, modules, target_period=0, **options)  # updates refresh targets, not counts
         self._backup_workers, self._refresh_period = backup_workers, target_period
-        self._gradients = {one.name: self.arrays.pop(f"{one.name}/gradients") for one in modules}
-        self._terms = self.arrays.pop("terms")
+        self._gradients = {one.name: self.arrays.pop(f"{one.name}/gradients") for one in modules}  # [W, P] each
+        self._terms = self.arrays.pop("terms")  # [W, M, 2], see `_shapes`
         self._means = {one.name: np.empty(one.size, np.float32) for one in modules}
         self._awaited = 0  # the update that this worker's last gradient is in
 
@@ -82,6 +82,8 @@ class SynchronousStore(SharedMemoryStore):
     def pull(self) -> Pulled:
         self._wait()
         return super().pull()
+
+    # `updates` may lack modules, but all are pulled, as others may have pushed to them.
 
     def _push(
         self, updates: Mapping[str, Update], counts: Counters, computed_on: int, *, pull: bool
