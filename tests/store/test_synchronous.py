@@ -222,15 +222,17 @@ def test_who_waits_goes_on_where_the_run_is_interrupted_or_has_failed(stop):
     assert waiting.result()[1].counters.updates == int(stop == Stop.SOLVED)
 
 
-def test_a_restored_store_goes_on_with_its_counts():
+@pytest.mark.parametrize(("minibatches", "refreshes"), [(19, 1), (11, 0)])
+def test_a_restored_store_goes_on_with_its_counts(minibatches, refreshes):
     shared = Together(target_period=10)
     state = shared.store.state()
-    shared.store.restore(state | {"counter/minibatches": np.int64(19), "counter/updates": np.int64(5)})
+    shared.store.restore(state | {"counter/minibatches": np.int64(minibatches), "counter/updates": np.int64(5)})
     (store,) = shared.joined(1)
     assert store.pull().counters.updates == 5
     found = store.push_pull(updates(gradients(0), 0), ONE, 5)[1]
-    assert (found.counters.minibatches, found.counters.updates, found.counters.target_refreshes) == (20, 6, 1)
-    np.testing.assert_array_equal(store.pull_target()["q"], found.online["q"])
+    counted = (found.counters.minibatches, found.counters.updates, found.counters.target_refreshes)
+    assert counted == (minibatches + 1, 6, refreshes)
+    assert np.array_equal(store.pull_target()["q"], found.online["q"]) == bool(refreshes)
 
 
 @pytest.mark.parametrize("seed", range(3))
