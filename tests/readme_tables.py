@@ -265,7 +265,7 @@ def sharing_table(folder: str = "sharing", goal: str = "195") -> str:
 
 def parallelism_table() -> str:
     last = {"MB/s exchanged": "MB/s exchanged", "mean age of data": "mean age of rollouts, updates"}
-    return of_study("parallelism", "what workers send, how many", last)
+    return of_study("parallelism", "what workers send, number of workers", last)
 
 
 def workers_table() -> str:

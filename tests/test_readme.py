@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from readme_tables import DOCS, DQN_RUNS, MADE, PAGES, RESULTS, ROOT, make, reached
+from readme_tables import DOCS, MADE, PAGES, RESULTS, ROOT, make
 
 
 def prose(page: Path) -> str:
@@ -42,13 +42,6 @@ def help_of(*arguments: str) -> str:
 def test_tables_are_those_of_code_and_results(page: Path) -> None:
     for _, words, found, _ in MADE.findall(page.read_text()):
         assert found == make(words), f"{words}: run python tests/readme_tables.py"
-
-
-def test_readme_gives_the_range_of_all_clusters_on_pong() -> None:
-    steps, seconds = zip(*map(reached, DQN_RUNS["async-2"]), strict=True)
-    text = " ".join(PAGES[0].read_text().split())
-    assert f"after {min(steps):,} to {max(steps):,} agent steps" in text
-    assert f"{math.floor(min(seconds) / 60)} to {math.ceil(max(seconds) / 60)} minutes on two cores" in text
 
 
 def test_what_the_runs_on_cartpole_end_with_is_on_the_page_of_algorithms() -> None:

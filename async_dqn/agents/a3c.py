@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.agents.actor_critic import ActorCritic
+from async_dqn.agents.actor_critic import ActorCritic, ActorCriticSettings
 from async_dqn.agents.base import Params
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
@@ -19,7 +19,7 @@ from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.lstm import CELLS
 from async_dqn.nn.returns import vtrace
-from async_dqn.settings.config import Config, DataParallelSettings, EntropySettings
+from async_dqn.settings.config import Config
 from async_dqn.settings.fields import setting
 
 _T_MAX = 5  # the paper's
@@ -27,12 +27,12 @@ _MAX_UNROLLED = 256  # steps through time, each of which has TensorFlow operatio
 
 
 @dataclasses.dataclass(frozen=True)
-class A3CConfig(EntropySettings, DataParallelSettings):
+class A3CConfig(ActorCriticSettings):
     """Settings of A3C."""
 
     # A worker plays a rollout by its own copy and computes the gradient on the same one. Where it plays by parameters
     # that others change meanwhile, the gradient is of another policy than the one that played.
-    default_modes: ClassVar[Mapping[str, str]] = {**DataParallelSettings.default_modes, "shared_memory": "locked"}
+    default_modes: ClassVar[Mapping[str, str]] = {**ActorCriticSettings.default_modes, "shared_memory": "locked"}
 
     t_max: int = setting(
         _T_MAX, "Steps of every environment in a rollout, all of which give one update.", minimum=1, maximum=100_000
@@ -45,12 +45,10 @@ class A3CConfig(EntropySettings, DataParallelSettings):
         "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then.",
         only_with={"parallelism": ("data",)},
     )
-    share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
     lstm: bool = setting(False, "Remember earlier observations: a layer of 256 LSTM cells before policy and value.")
     normalize_advantages: bool = setting(
         False, "Scale the advantages of each minibatch to mean 0 and standard deviation 1, as PPO does."
     )
-    value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 
     def check(self) -> None:
         super().check()
@@ -163,7 +161,7 @@ class A3C(ActorCritic):
     config: A3CConfig
 
     def __init__(self, config: A3CConfig, spec: EnvironmentSpec, worker: int = 0):
-        super().__init__(config, spec, worker, share_torso=config.share_torso, lstm=config.lstm)
+        super().__init__(config, spec, worker, lstm=config.lstm)
 
     @classmethod
     def experience_bytes(cls, config: A3CConfig, spec: EnvironmentSpec) -> int:

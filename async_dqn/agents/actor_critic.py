@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,28 +18,35 @@ from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head
 from async_dqn.nn.returns import generalized_advantages
+from async_dqn.settings.config import DataParallelSettings, EntropySettings
+from async_dqn.settings.fields import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticSettings(EntropySettings, DataParallelSettings):
+    """Settings of what has a policy and values of states."""
+
+    share_torso: bool = setting(True, "Policy and value share all layers but the last; false: they are two networks.")
+    value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 
 
 class ActorCritic(Agent):
     """Samples from its policy. What the loss of the policy is, a subclass says.
 
     Args:
-      config: of a subclass, with `trace` for the advantages, `value_cost`, and `EntropySettings`.
-      share_torso: whether policy and value are one network.
+      config: of a subclass, with `trace` for the advantages.
       lstm: whether the networks have a recurrent state.
     """
 
     continuous_actions = True
 
-    def __init__(
-        self, config: Any, spec: EnvironmentSpec, worker: int = 0, *, share_torso: bool = True, lstm: bool = False
-    ):
+    def __init__(self, config: Any, spec: EnvironmentSpec, worker: int = 0, *, lstm: bool = False):
         super().__init__(config, spec, worker)
         self._policy = make_distribution(spec)
         self._entropy_cost = make_entropy_cost(config)
         self.network_outputs = {**self._policy.meanings, "value": "of the state"}
         policy, value = self._policy.heads, {"value": Head(1)}
-        heads = {"policy_value": {**policy, **value}} if share_torso else {"policy": policy, "value": value}
+        heads = {"policy_value": {**policy, **value}} if config.share_torso else {"policy": policy, "value": value}
         self._networks = {name: make_network(config, spec, own, lstm=lstm) for name, own in heads.items()}
         self.modules = [make_module(config, name, one, has_target=False) for name, one in self._networks.items()]
         self._recurrent_sizes = [one.recurrent_size for one in self._networks.values()]

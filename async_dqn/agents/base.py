@@ -66,7 +66,7 @@ class Agent(abc.ABC):
 
     Config: ClassVar[type[Config]] = Config
     summary: ClassVar[str] = ""
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
     metrics: ClassVar[tuple[str, ...]] = ()
     experience_flag: ClassVar[str] = "rollout_length"
     continuous_actions: ClassVar[bool] = False
@@ -93,11 +93,16 @@ class Agent(abc.ABC):
         if spec.is_atari:
             names = ["pong", "pong-fast"] * (spec.id == "ALE/Pong-v5") + ["atari", "atari-fast"]
         elif spec.is_continuous:
-            names = ["pendulum"]
+            names = ["continuous"] * (not spec.id.startswith("Pendulum")) + ["pendulum"]
         else:
             special = ["lunarlander"] * (spec.id == "LunarLander-v3") + ["pictures"] * bool(spec.picture_shape)
-            names = [*special, "cartpole"]
+            names = [*special, *["vectors"] * (not spec.id.startswith("CartPole")), "cartpole"]
         return next((name for name in names if name in cls.presets), next(iter(cls.presets)))
+
+    @classmethod
+    def check(cls, config: Any, spec: EnvironmentSpec) -> None:
+        """Raises UserError where it cannot learn in this environment, for more than its kind of actions."""
+        del config, spec
 
     @classmethod
     def preset(cls, name: str, num_workers: int) -> dict[str, Any]:

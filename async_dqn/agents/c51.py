@@ -51,6 +51,8 @@ class C51(DQN):
         "pong-fast": DQN.presets["pong-fast"],
         # Rewards of 1 a step for up to 500 steps: with the discount of 0.99 their sum stays below 100.
         "cartpole": {**CARTPOLE, "v_min": 0.0, "v_max": 100.0},
+        "vectors": {**CARTPOLE, "v_min": -100.0, "v_max": 100.0},  # whatever the sign of rewards is
+        "pictures": DQN.presets["pictures"],
         "lunarlander": {**DQN.presets["lunarlander"], "v_min": -40.0, "v_max": 40.0},
     }
 
@@ -84,4 +86,5 @@ class C51(DQN):
         target = batch.r_t + batch.discount_t * q_t  # [B]
         outside = (target < self.config.v_min) | (target > self.config.v_max)  # [B]
         statistics = {"outside_support": tf.reduce_mean(tf.cast(outside, tf.float32))}
-        return self._mean(divergences, divergences, batch)._replace(statistics=statistics)
+        statistics |= self._value_statistics(outputs_tm1["q_values"])
+        return self._mean(divergences, divergences, batch, statistics)

@@ -174,7 +174,7 @@ class DQN(EpsilonGreedyAgent):
         outputs_tm1, outputs_t, selector = self._outputs(params, targets, batch, seed)
         q_tm1, q_t = outputs_tm1["q_values"], outputs_t["q_values"]  # [B, A]
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
-        return self._mean(losses.huber(errors), errors, batch)
+        return self._mean(losses.huber(errors), errors, batch, self._value_statistics(q_tm1))
 
     def _outputs(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> tuple[dict, dict, tf.Tensor]:
         """Of the online network at s_tm1, of the target network at s_t, and the q_values [B, A] to choose a_t by.
@@ -186,11 +186,11 @@ class DQN(EpsilonGreedyAgent):
         chooser = self.apply(params, batch.s_t, seeds[2]) if self.config.double else outputs_t
         return self.apply(params, batch.s_tm1, seeds[0]), outputs_t, chooser["q_values"]
 
-    def _mean(self, item_losses: tf.Tensor, errors: tf.Tensor, batch: Any) -> Loss:
+    def _mean(self, item_losses: tf.Tensor, errors: tf.Tensor, batch: Any, statistics: dict[str, tf.Tensor]) -> Loss:
         """The mean over a minibatch, where replay is prioritized by importance and with what priorities follow from."""
         if not self.config.prioritized:
-            return Loss(tf.reduce_mean(item_losses), {})
-        return Loss(tf.reduce_mean(batch.weight * item_losses), {}, per_item=errors)
+            return Loss(tf.reduce_mean(item_losses), statistics)
+        return Loss(tf.reduce_mean(batch.weight * item_losses), statistics, per_item=errors)
 
     def _make_replay(self, num_envs: int) -> Replay:
         config, spec = self.config, self.spec

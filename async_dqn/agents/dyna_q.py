@@ -134,7 +134,8 @@ class DynaQ(DQN):
 
     config: DynaQConfig
 
-    def __init__(self, config: DynaQConfig, spec: EnvironmentSpec, worker: int = 0):
+    @classmethod
+    def check(cls, config: Any, spec: EnvironmentSpec) -> None:
         if spec.is_atari or spec.packing or len(spec.observation_shape) != 1:
             raise UserError(
                 f"--agent=dyna_q: its model predicts vectors, but {spec.id} has observations of shape "
@@ -142,6 +143,8 @@ class DynaQ(DQN):
             )
         if spec.stack > 1:
             raise UserError(f"--frame_stack={spec.stack}: --agent=dyna_q predicts single observations; leave it out")
+
+    def __init__(self, config: DynaQConfig, spec: EnvironmentSpec, worker: int = 0):
         super().__init__(config, spec, worker)
         size, num_actions = spec.observation_shape[0], spec.num_actions
         heads = {
@@ -196,6 +199,7 @@ class DynaQ(DQN):
         size = losses.weighted_mean(tf.abs(errors), batch.weight)
         share = tf.reduce_mean(batch.is_simulated)
         statistics = {
+            **self._value_statistics(q_tm1),
             "model_error": tf.reduce_mean(batch.model_error),
             "simulated_share": share,
             "real_error": tf.where(share > 0, np.nan, size),

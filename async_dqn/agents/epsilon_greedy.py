@@ -25,7 +25,7 @@ class EpsilonGreedyAgent(Agent):
       warmup_steps: agent steps of all workers before epsilon begins to fall.
     """
 
-    metrics: ClassVar[tuple[str, ...]] = ("epsilon",)
+    metrics: ClassVar[tuple[str, ...]] = ("epsilon", "q_mean")
     network_outputs = {"q_values": "the value of each action"}
 
     config: ExplorationSettings
@@ -60,6 +60,11 @@ class EpsilonGreedyAgent(Agent):
 
     def greedy(self, outputs: Outputs) -> np.ndarray:
         return policies.greedy(outputs["q_values"])
+
+    @staticmethod
+    def _value_statistics(q_tm1: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Of a minibatch with values [B, A]: what its states are worth, by their best actions."""
+        return {"q_mean": tf.reduce_mean(tf.reduce_max(q_tm1, axis=1))}
 
     def schedules(self, step: int) -> dict[str, float]:
         return {"epsilon": float(np.mean(self.epsilon(step)))}

@@ -31,7 +31,7 @@ class NStepQConfig(ExplorationSettings, TargetSettings):
     sarsa: bool = setting(False, "Bootstrap from the action that was taken next, not from the best one.")
     target_period: int = setting(
         250,
-        "Updates between two refreshes of the target network, of --t_max x --envs_per_worker agent steps each.",
+        "Minibatches between two refreshes of the target network, of --t_max x --envs_per_worker agent steps each.",
         minimum=1,
     )
 
@@ -105,6 +105,7 @@ class NStepQ(EpsilonGreedyAgent):
             length=self.config.t_max + overlap,
             prepare=self._prepare,
             evaluate=evaluate,
+            looks_ahead=False,  # the target network values what comes next
             overlap=overlap,
         )
 
@@ -133,4 +134,4 @@ class NStepQ(EpsilonGreedyAgent):
         best = tf.argmax(q_t, axis=1, output_type=tf.int32)  # [B]
         a_t = tf.where(batch.a_t == _BEST, best, batch.a_t)  # [B]
         errors = losses.sarsa(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, a_t)  # [B]
-        return Loss(0.5 * tf.reduce_mean(errors**2), {})
+        return Loss(0.5 * tf.reduce_mean(errors**2), self._value_statistics(q_tm1))

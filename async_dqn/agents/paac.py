@@ -31,8 +31,8 @@ class PAACConfig(a3c.A3CConfig):
         super().check()
         if self.num_workers > 1 and self.mode != "sync":
             raise UserError(
-                f"--update_mode={self.mode}: the {self.num_workers} workers of --agent=paac make each update together; "
-                "must be sync; or use --agent=a3c"
+                f"--update_mode={self.update_mode}: the {self.num_workers} workers of --agent=paac make each update "
+                "together; must be sync; or use --agent=a3c"
             )
 
 

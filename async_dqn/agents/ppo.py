@@ -7,21 +7,20 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from async_dqn.agents.actor_critic import ActorCritic
+from async_dqn.agents.actor_critic import ActorCritic, ActorCriticSettings
 from async_dqn.data.experience import Evaluate, Experience
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.nn import losses
-from async_dqn.settings.config import DataParallelSettings, EntropySettings, RolloutSettings
+from async_dqn.settings.config import RolloutSettings
 from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class PPOConfig(RolloutSettings, EntropySettings, DataParallelSettings):
+class PPOConfig(RolloutSettings, ActorCriticSettings):
     """Settings of PPO."""
 
     trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)
     clip: float = setting(0.1, "How far the probability of an action may move, as a ratio less 1.", minimum=0.001)
-    value_cost: float = setting(0.5, "Weight of the value loss.", minimum=0)
 
 
 class Batch(NamedTuple):
@@ -52,7 +51,7 @@ class PPO(ActorCritic):
 
     Config = PPOConfig
     summary = "clipped policy gradients over rollouts, with a value network (Schulman et al. 2017)"
-    metrics = ("entropy", "clip_share", "explained_variance", "policy_loss", "value_loss")
+    metrics = ("entropy", "clip_share", "kl", "explained_variance", "policy_loss", "value_loss")
     presets = {
         "atari": _ATARI,
         "pong": _ATARI
@@ -100,6 +99,22 @@ class PPO(ActorCritic):
             "final_learning_rate": 0.0,
             "max_gradient_norm": 0.5,
         },
+        "continuous": {
+            "total_steps": 1_000_000,
+            "envs_per_worker": 8,
+            "clip_rewards": False,
+            "reward_scale": 0.1,
+            "normalize_observations": True,
+            "share_torso": False,
+            "rollout_length": 256,
+            "epochs": 10,
+            "batch_size": 64,
+            "clip": 0.2,
+            "entropy_cost": 0.0,
+            "learning_rate": 3e-4,
+            "final_learning_rate": 0.0,
+            "max_gradient_norm": 0.5,
+        },
         "pendulum": {
             "total_steps": 300_000,
             "envs_per_worker": 8,
@@ -140,4 +155,8 @@ class PPO(ActorCritic):
         # Normalised for each minibatch, as OpenAI's code has it; the paper does not.
         advantage = losses.normalize(batch.advantage)  # [B]
         loss = tf.reduce_mean(losses.clipped_surrogate(log_prob, batch.old_log_prob, advantage, clip))
-        return loss, {"clip_share": losses.clip_share(log_prob, batch.old_log_prob, clip)}
+        statistics = {
+            "clip_share": losses.clip_share(log_prob, batch.old_log_prob, clip),
+            "kl": losses.sampled_kl(log_prob, batch.old_log_prob),
+        }
+        return loss, statistics

@@ -103,4 +103,4 @@ class PQN(EpsilonGreedyAgent):
     def loss(self, params: Params, targets: Params, batch: Batch, seed: tf.Tensor) -> Loss:
         q_values = self.apply(params, batch.observation)["q_values"]  # [B, A]
         chosen = tf.gather(q_values, batch.action, batch_dims=1)  # [B]
-        return Loss(tf.reduce_mean(losses.squared_error(chosen, batch.return_)), {})
+        return Loss(tf.reduce_mean(losses.squared_error(chosen, batch.return_)), self._value_statistics(q_values))

@@ -29,5 +29,7 @@ class Rainbow(C51):
         "pong-fast": {**C51.presets["pong-fast"], **_PARTS, "n_step": 10},
         # Noise explores for longer than a falling epsilon.
         "cartpole": {**C51.presets["cartpole"], **_PARTS, "total_steps": 60_000},
+        "vectors": {**C51.presets["vectors"], **_PARTS, "total_steps": 60_000},
+        "pictures": {**C51.presets["pictures"], **_PARTS},
         "lunarlander": {**C51.presets["lunarlander"], **_PARTS},
     }

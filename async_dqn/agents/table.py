@@ -44,9 +44,23 @@ def find(name: str) -> type[Agent]:
     return found
 
 
+def auto_preset(agent: str, settings: Mapping[str, Any]) -> str:
+    """The name of the preset for the environment in settings. Raises UserError for one that there is not."""
+    from async_dqn.envs import registry  # gymnasium takes its time, and who names a preset needs none of it
+    from async_dqn.envs.options import Options
+
+    env = settings.get("env", Config.env)
+    return find(agent).default_preset(registry.resolve(env, Config.protocol, Options.of(settings)))
+
+
 def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:
-    """A preset of an agent with single settings replaced. Raises UserError for an unknown preset or a bad value."""
+    """A preset of an agent, or auto: the one for the environment, with single settings replaced.
+
+    Raises UserError for an unknown preset or a bad value.
+    """
     cls = find(agent)
+    if preset == "auto":
+        preset = auto_preset(agent, overrides)
     if preset not in cls.presets:
         hint = did_you_mean(preset, cls.presets)
         names = ", ".join(cls.presets)

@@ -10,6 +10,7 @@ from absl import flags
 from async_dqn.agents import table
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError, one_line
+from async_dqn.run import provenance
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import Config
 from async_dqn.settings.fields import type_of
@@ -112,11 +113,13 @@ class Command:
     operands: str = ""
 
 
-def _define(values: flags.FlagValues, command: Command, agent: type[Agent]) -> None:
+def _define(values: flags.FlagValues, command: Command, agent: type[Agent], shown: Mapping[str, Any]) -> None:
+    """Defines the flags of a command; `shown` are settings whose values the help gives in place of defaults."""
     serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
     for field in dataclasses.fields(agent.Config) if command.trains else ():
         choices = field.metadata["choices"]
-        text = f"{field.metadata['help']}{' One of: ' + ', '.join(choices) + '.' if choices else ''} [{field.default}]"
+        allowed = f" One of: {', '.join(choices)}." if choices else ""
+        text = f"{field.metadata['help']}{allowed} [{shown.get(field.name, field.default)}]"
         if type_of(field) is bool:
             _define_boolean(values, field.name, None, text)
         elif type_of(field) is str:
@@ -177,6 +180,17 @@ def _agent_name(arguments: Sequence[str]) -> str:
     return Config.agent if named is None else named
 
 
+def _preset(arguments: Sequence[str], agent: str) -> tuple[str, Mapping[str, Any]]:
+    """The preset that a command would start from, and its settings; ("", {}) where that is not known."""
+    name, env = _value(arguments, "preset") or "auto", _value(arguments, "env") or Config.env
+    try:
+        if name == "auto":
+            name = table.auto_preset(agent, {"env": env})
+        return name, table.find(agent).preset(name, Config.num_workers) | {"agent": agent, "env": env}
+    except (UserError, ImportError, KeyError):
+        return "", {}
+
+
 def _missing(flag: str, agent: str) -> str:
     """Says which other agents have such a flag; empty where none has."""
     found = next((name for name in (flag, flag.removeprefix("no")) if table.owners(name)), None)
@@ -188,6 +202,8 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         return _usage(commands)
     name, rest = arguments[0], list(arguments[1:])
+    if name in ("--version", "version"):
+        return ", ".join(f"{package} {version}" for package, version in provenance.versions().items())
     if name not in commands:
         raise UserError(f"unknown command {one_line(name, 100)!r}; must be one of {', '.join(commands)}")
     for argument in rest:
@@ -195,11 +211,14 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
     command = commands[name]
     agent = _agent_name(rest) if command.trains else Config.agent
     values = flags.FlagValues()
-    _define(values, command, table.find(agent))
-    if "--help" in rest or "-h" in rest:
+    wants_help = "--help" in rest or "-h" in rest
+    preset, shown = _preset(rest, agent) if command.trains and wants_help else ("", {})
+    _define(values, command, table.find(agent), shown)
+    if wants_help:
         usage = " ".join(["async-dqn", name, command.operands]).strip()
         own_flags = values.get_help(include_special_flags=False).strip().partition("\n")[2]  # less this module's name
-        others = f" The flags of --agent={agent}:" if command.trains else ""
+        about = f", in [ ] their values with --preset={preset}" if preset else ""
+        others = f" The flags of --agent={agent}{about}:" if command.trains else ""
         return f"{usage}: {command.help}{others}\n\n{own_flags}"
     try:
         leftover = values([f"async-dqn {name}", *rest])[1:]

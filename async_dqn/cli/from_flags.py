@@ -5,7 +5,6 @@ What is wrong with them is a UserError, which names the flag.
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
@@ -23,15 +22,6 @@ def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
     return {name: values[name].value for name in names if values[name].value is not None}
 
 
-def auto_preset(agent: str, settings: Mapping[str, Any]) -> str:
-    """The name of the preset for an environment that was given without one."""
-    from async_dqn.envs import registry
-    from async_dqn.envs.options import Options
-
-    env = settings.get("env", Config.env)
-    return find(agent).default_preset(registry.resolve(env, "classic" if env else "none", Options.of(settings)))
-
-
 def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str, Any] | None = None) -> Config:
     """Preset, then flags, then what the command itself decides; a resumed run starts from its own settings.
 
@@ -43,7 +33,7 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
         if values.logdir is None:
             raise UserError("--resume needs --logdir=FOLDER of the run to go on with")
         run = RunDirectory(values.logdir)
-        if run.config.exists():
+        if os.path.exists(run.config):  # not .exists(): that raises where the name is too long
             saved = run.read_config()
             if saved.agent != values.agent:
                 raise UserError(
@@ -53,10 +43,15 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
             if saved.num_learners <= 2:
                 return for_many_workers(type(saved), dataclasses.asdict(saved), explicit)
             return type(saved).combine(dataclasses.asdict(saved), explicit)
-    preset = values.preset
-    if preset == "auto":
-        preset = auto_preset(values.agent, explicit)
-    return make_config(values.agent, preset, explicit)
+    return make_config(values.agent, values.preset, explicit)
+
+
+def unshared(values: flags.FlagValues, defaults: dict[str, Any]) -> Config:
+    """The settings of the same run in one process."""
+    cls = find(values.agent).Config
+    return make_config(
+        values.agent, values.preset, cls.without_idle(defaults | explicit_settings(values), cls.unshared())
+    )
 
 
 def decided_by(spec: ClusterSpec, values: flags.FlagValues) -> dict[str, Any]:

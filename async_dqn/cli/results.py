@@ -108,10 +108,12 @@ def _compare(call: Call) -> int:
 
     counts = check_counts(values.worker_counts)
     configs = {number: from_flags.config(values, {"num_workers": number}, quick) for number in counts}
-    config = configs[max(counts)]
+    config = configs[min(counts)]  # presets have other settings for more workers
     from_flags.check_distributed(config)
-    folder, kinds = Path(values.logdir or default_logdir(config.env, "compare")), with_clusters(configs)
-    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=values.seeds, games=values.games)
+    folder = Path(values.logdir or default_logdir(config.env, "compare"))
+    kinds = with_clusters(from_flags.unshared(values, quick), configs)
+    seeds, games = (2 if values.seeds is None else values.seeds), (30 if values.games is None else values.games)
+    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=seeds, games=games)
     spec = preflight.resolve(config)
     for kind in kinds:
         preflight.check_memory(kind.config, spec, kind.config.num_workers)
@@ -132,7 +134,7 @@ def _study(call: Call) -> int:
     given = from_flags.explicit_settings(values)
     if not values["agent"].present:
         del given["agent"]
-    for name in [*given, *(["worker_counts"] if values["worker_counts"].present else [])]:
+    for name in [*given, *(name for name in ("worker_counts", "games") if values[name].present)]:
         if name not in _OF_STUDIES:
             raise UserError(f"--{name}: a study sets it itself; leave it or --study={values.study} out")
     env = given.setdefault("env", CARTPOLE)
@@ -142,7 +144,7 @@ def _study(call: Call) -> int:
         table.make_config("dqn", PRESETS[env], {"seed": 0} | given),
         Path(values.logdir or default_logdir(env, values.study)).absolute(),
         kinds(values.study, env, quick=values.quick, given=given),
-        num_seeds=1 if values.quick else values.seeds,
+        num_seeds=(1 if values.quick else 2) if values.seeds is None else values.seeds,
         games=0,
         study=values.study,
     )
@@ -256,8 +258,13 @@ COMMANDS = {
                 "fewer kinds of sharing and workers, in which each run takes minutes.",
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
-            ("seeds", Whole(1, 100), 2, "Runs of each kind, with --seed and those after it."),
-            ("games", Whole(1, 10_000), 30, "Greedy games that every trained agent plays; those of a study play none."),
+            (
+                "seeds",
+                Whole(1, 100),
+                None,
+                "Runs of each kind, with --seed and those after it [2; 1 in a --quick study].",
+            ),
+            ("games", Whole(1, 10_000), None, "Greedy games that every trained agent plays [30]; not in a study."),
             PROGRESS,
         ),
     ),

@@ -16,8 +16,15 @@ from async_dqn.settings.config import ALONE, Config, refuse_sharing
 from async_dqn.system import devices, signals
 
 
+def _refuse_preset(values: flags.FlagValues) -> None:
+    """Of a run that is gone on with, whose settings are known."""
+    if values.resume and values["preset"].present:
+        raise UserError(f"--preset={values.preset}: with --resume the run has its settings; leave it out")
+
+
 def _baseline(call: Call) -> int:
     values = call.values
+    _refuse_preset(values)
     explicit = from_flags.explicit_settings(values)
     refuse_sharing(explicit, find(values.agent).Config.unshared(), "baseline")
     config = from_flags.config(values, ALONE)
@@ -41,6 +48,7 @@ def _baseline(call: Call) -> int:
 
 def _local(call: Call) -> int:
     values = call.values
+    _refuse_preset(values)
     config = from_flags.config(values, {})
     from_flags.check_distributed(config)
     if config.store == "shared_memory" and values.private_network == "always":
@@ -117,7 +125,7 @@ def _shared_worker(call: Call) -> int:
     from async_dqn.run import build
 
     agent = build.make_agent(config, index)
-    store = build.make_shared_store(agent, values.memory)
+    store = build.make_shared_store(agent, values.memory, should_stop.is_set)
     queue = build.make_shared_queue(agent, store, values.experience)
     run.create()
     return shared_worker.run_shared_worker(agent, run, store, queue, resume=values.resume, should_stop=should_stop)
@@ -186,7 +194,7 @@ def _doctor(call: Call) -> int:
             raise
         Progress().say(f"warning  {error}; so this is about a cluster on this machine")
         spec = None
-    forced = {"num_ps": spec.num_ps, "num_workers": spec.num_workers} if spec else {}
+    forced = from_flags.decided_by(spec, values) if spec else {}
     try:
         config = from_flags.config(values, forced)
     except ImportError:  # of what knows the environments, which is for a check to tell

@@ -64,5 +64,6 @@ class PsQueues:
         return messages
 
     def ask_to_stop(self) -> None:
-        """Tells all workers to end. Raises LostStep where that cannot be done."""
-        run_again(lambda: self._session.run(self._enqueue_stop), OWN_PATIENCE)
+        """Tells all workers to end, unless that takes too long."""
+        with contextlib.suppress(LostStep):
+            run_again(lambda: self._session.run(self._enqueue_stop), OWN_PATIENCE)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from async_dqn.base.errors import Outage
 from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows
-from async_dqn.cluster.patient_session import OWN_PATIENCE, PatientSession, run_again
+from async_dqn.cluster.patient_session import OWN_PATIENCE, LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.store.base import Counters
 
@@ -28,12 +28,21 @@ class Evictor:
                 operations.leave(worker, self._token, MemberState.LOST) for worker in range(spec.num_workers)
             ]
         graph.finalize()
+        self._left: dict[int, int] = {}  # {worker: token} whose memberships are still to be ended
         self._session = PatientSession(target, graph, config, [], OWN_PATIENCE)  # no server but its own
 
     def evict(self, worker: int, token: int) -> None:
         """Ends the membership of a worker, if it is still this process's, and if there is a ledger yet.
 
-        Raises LostStep where that cannot be done.
+        Where that takes too long, as for a server that was frozen, the next `tick` tries again.
         """
-        with contextlib.suppress(Outage):
-            run_again(lambda: self._session.run(self._evict[worker], {self._token: token}), OWN_PATIENCE)
+        self._left[worker] = token
+        self.tick()
+
+    def tick(self) -> None:
+        """Does what is left to do."""
+        for worker, token in list(self._left.items()):
+            with contextlib.suppress(LostStep):
+                with contextlib.suppress(Outage):
+                    run_again(lambda: self._session.run(self._evict[worker], {self._token: token}), OWN_PATIENCE)  # noqa: B023
+                del self._left[worker]

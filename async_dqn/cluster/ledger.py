@@ -54,8 +54,6 @@ class Member(NamedTuple):
     starts: int  # processes that have been this worker
     joins: int  # how often one of them has joined
     admitted: int  # the order of its last push that was to be applied
-    is_awaited: bool  # whether a version waits for its gradient
-    version: int  # that its last gradient is in
 
 
 class Ledger(NamedTuple):
@@ -86,8 +84,6 @@ def parse(rows: np.ndarray) -> Ledger:
             row[_STARTS],
             row[_JOINS],
             row[_ADMITTED],
-            bool(row[_IS_AWAITED]),
-            row[_VERSION],
         )
         for row in table[_MEMBERS:]
     ]

@@ -259,6 +259,7 @@ class RemoteParameterStore:
         return Pulled({name: _join(one) for name, one in shards.items()}, Counters(*map(int, counters)))
 
     def pull_target(self) -> dict[str, np.ndarray]:
+        self._counts.look((self._nodes.refreshed, {}))  # the ledger may have counted a refresh that is still to be made
         shards = self._pushes.run_again(self._nodes.read_target)
         return {name: _join(one) for name, one in shards.items()}
 

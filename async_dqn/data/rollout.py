@@ -76,6 +76,7 @@ class RolloutExperience:
         [(T - overlap) * N, ...], a row for each step that is learned from; with a recurrent state [N, ...]. Of
         terminated steps `next_outputs` have no meaning.
       evaluate: the networks' outputs on stacked observations, for what lies after the last step.
+      looks_ahead: whether `prepare` reads `next_outputs`.
       epochs: how often each step of a rollout is learned from.
       batch_size: B. The last minibatch of an epoch is filled up with steps of its beginning. None: a whole rollout.
       overlap: steps, less than T.
@@ -90,6 +91,7 @@ class RolloutExperience:
         length: int,
         prepare: Callable[[Rollout], Any],
         evaluate: Evaluate,
+        looks_ahead: bool = True,
         epochs: int = 1,
         batch_size: int | None = None,
         overlap: int = 0,
@@ -108,6 +110,7 @@ class RolloutExperience:
         if recurrent_size and overlap:
             raise ValueError(f"with a recurrent state the overlap must be 0, not {overlap}")
         self._epochs, self._prepare, self._evaluate, self._overlap = epochs, prepare, evaluate, overlap
+        self._looks_ahead = looks_ahead
         stacked = np.zeros((*shape, spec.stack, *spec.observation_shape), spec.observation_dtype)
         recurrent_state = np.zeros((num_envs, recurrent_size), np.float32)
         outputs = evaluate(stacked[0], recurrent_state) if recurrent_size else evaluate(stacked[0])
@@ -173,7 +176,8 @@ class RolloutExperience:
     def draw(self, rng: np.random.Generator, step: int) -> None:
         if self._prepared is None:
             if not self._rollout.next_outputs:
-                self._rollout = self._rollout._replace(next_outputs=self._next_outputs(), global_step=step)
+                next_outputs = self._next_outputs() if self._looks_ahead else {}
+                self._rollout = self._rollout._replace(next_outputs=next_outputs, global_step=step)
             self._prepared = self._prepare(self._rollout)
         is_whole = self._rollout.recurrent_state.size or not self._void_rows().any()
         if self._per_epoch == 1 and is_whole:  # the sums over all steps are the same in any order

@@ -233,6 +233,9 @@ class VectorEnv:
                     f"to play {num_steps:,} steps again takes more than {_MOST_SECONDS:.0f} s, in which it came to "
                     f"step {step:,}"
                 )
+            if self.spec.packing and (mask := self.spec.packing.mask):  # idle ones take what is allowed to them
+                rows = idle > step
+                actions[step, rows] = observation[rows, :mask].argmax(axis=1)
             observation = self.step(actions[step]).observation
             begins = idle == step + 1
             if begins.any():

@@ -249,6 +249,20 @@ def clip_share(log_prob: tf.Tensor, old_log_prob: tf.Tensor, clip: float) -> tf.
     return tf.reduce_mean(tf.cast(tf.abs(ratio - 1) > clip, tf.float32))
 
 
+def sampled_kl(log_prob: tf.Tensor, old_log_prob: tf.Tensor) -> tf.Tensor:
+    """How far a policy has moved from the one that acted: an estimate of KL(old | new), at least 0, of a minibatch.
+
+    It is mean(ratio - 1 - log(ratio)), which is unbiased and varies little (J. Schulman, "Approximating KL divergence",
+    2020, k3).
+
+    Args:
+      log_prob, old_log_prob: as in `clipped_surrogate`.
+    """
+    _check((log_prob, 1), (old_log_prob, 1))
+    log_ratio = log_prob - old_log_prob  # [B]
+    return tf.reduce_mean(tf.exp(log_ratio) - 1 - log_ratio)
+
+
 def squared_error(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     """Half the squared error of a value (Schulman et al. 2017, equation 9, halved).
 
@@ -311,15 +325,18 @@ def relative_errors(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(2 * huber(deviations), axis=1)
 
 
-def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
+def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Flat gradients [P_i] scaled by one factor, so that their common Euclidean norm is at most `max_norm`.
 
     Args:
       gradients: one for each module.
       max_norm: 0 leaves them alone.
+
+    Returns:
+      The gradients, and the norm that they had; NaN where nobody asked for it.
     """
     _check(*((gradient, 1) for gradient in gradients))
     if not max_norm:
-        return list(gradients)
+        return list(gradients), tf.constant(math.nan)
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(gradient * gradient) for gradient in gradients]))
-    return [gradient * max_norm / tf.maximum(norm, max_norm) for gradient in gradients]
+    return [gradient * max_norm / tf.maximum(norm, max_norm) for gradient in gradients], norm

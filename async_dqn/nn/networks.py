@@ -136,8 +136,8 @@ def make_network(
     filled = {f"{layer}/b": 0.0 for layer, head in last.items() if head.constant}  # with what they begin
     if layer_norm:
         for bias in [key for key in shapes if key.endswith("/b") and key not in {**scales, **of_lstm}]:
-            for name, start in (("scale", 1.0), ("offset", 0.0)):
-                key = f"{bias[:-2]}/{name}"
+            for part, start in (("scale", 1.0), ("offset", 0.0)):
+                key = f"{bias[:-2]}/{part}"
                 shapes[key], filled[key] = shapes[bias], start
 
     def init(rng: np.random.Generator) -> dict[str, np.ndarray]:

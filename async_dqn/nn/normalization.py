@@ -39,7 +39,7 @@ def make_statistics(spec: EnvironmentSpec, *, weight: float = 1.0, has_target: b
     """The module of mean and variance.
 
     Args:
-      weight: of each minibatch, where several optimizers of their own add up: one over their number.
+      weight: of each minibatch; 0 for a worker whose minibatches are not to count.
       has_target: whether there is a target copy, to go with target networks.
     """
     shapes = {name: (sum(sizes(spec)),) for name in ("mean", "variance")}

@@ -42,7 +42,7 @@ def run_baseline(
     store.initialize(initial_parameters(agent.modules, config.seed))
     restored = restore_run(run, store, progress.say) if resume else None
     run_id = run.next_id(resume=resume)
-    run.write_config(config, run_id)  # not before: what cannot be resumed keeps its settings
+    run.write_config(config, run_id, in_one_process=True)  # not before: what cannot be resumed keeps its settings
     client = build.make_direct_client(config, store)
     client.start()
     training = Training(agent, run, client, run_id=run_id, num_threads=num_threads, say=progress.say)

@@ -86,6 +86,8 @@ def run_ps(
                 say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
             if evictor:
                 evictor.evict(worker, token)
+        if evictor:
+            evictor.tick()
         if metrics:
             metrics.tick()
         time.sleep(_PERIOD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -69,8 +69,8 @@ def make_agent(config: Config, worker: int = 0) -> Agent:
 def _normalize_observations(agent: Agent) -> None:
     """Puts the running mean and variance among the modules of an agent, and before its networks."""
     config = agent.config
-    # Workers that step by themselves add up what each of their own averages moves.
-    weight = 1 / config.num_learners if config.local_steps else 1.0
+    # Where workers step by themselves, each with an average of its own, that of worker 0 alone counts.
+    weight = float(agent.worker == 0) if config.local_steps else 1.0
     has_target = any(module.has_target for module in agent.modules)
     agent.modules = [*agent.modules, make_statistics(agent.spec, weight=weight, has_target=has_target)]
     agent.apply = with_normalization(agent.apply, agent.spec)  # type: ignore[method-assign]
@@ -119,8 +119,14 @@ def create_shared_memory(agent: Agent) -> int:
         ) from error
 
 
-def make_shared_store(agent: Agent, descriptor: int) -> SharedMemoryStore:
-    """The networks in that file, as one worker sees them. Raises UserError where the descriptor is of no such file."""
+def make_shared_store(
+    agent: Agent, descriptor: int, should_stop: Callable[[], bool] = lambda: False
+) -> SharedMemoryStore:
+    """The networks in that file, as one worker sees them. Raises UserError where the descriptor is of no such file.
+
+    Args:
+      should_stop: whether the worker was asked to end, and waits for no other.
+    """
     config = agent.config
     try:
         size = os.fstat(descriptor).st_size
@@ -135,7 +141,8 @@ def make_shared_store(agent: Agent, descriptor: int) -> SharedMemoryStore:
         "target_period": agent.target_period,
     }
     if config.mode == "sync":
-        return SynchronousStore(descriptor, agent.modules, backup_workers=config.backup_workers, **options)
+        options |= {"backup_workers": config.backup_workers, "should_stop": should_stop}
+        return SynchronousStore(descriptor, agent.modules, **options)
     return SharedMemoryStore(descriptor, agent.modules, max_staleness=config.max_staleness, **options)
 
 

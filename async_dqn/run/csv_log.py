@@ -95,6 +95,27 @@ def last_rows(path: Path, number: int) -> list[dict[str, str]]:
     return [row for row in _parse([header, *lines]) if row is not None][-number:]
 
 
+def read_rows(path: Path, last: int | None = None) -> list[dict[str, str]]:
+    """The rows of a CSV file of any run, or the last of them; none where there is no file.
+
+    Raises OSError where it cannot be read, or is a pipe or a device, which might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path.name} is no file")
+    return last_rows(path, last) if last else rows(path)
+
+
+def numbers(row: Mapping[str, str]) -> dict[str, float]:
+    """The cells of a row as numbers, NaN where a cell holds none."""
+    return {name: _number(cell) for name, cell in row.items()}
+
+
+def rise(rows: Sequence[Mapping[str, float]], name: str) -> float:
+    """By how much a count went up in all; a process that is started again counts from 0 again."""
+    values = [row.get(name, math.nan) for row in rows]
+    return sum(after - before if after >= before else after for before, after in itertools.pairwise(values))
+
+
 def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
     """Cuts a CSV file off before its first row that is not to be kept, and what a crash left of a last line.
 
@@ -131,6 +152,13 @@ def _cells(line: bytes) -> list[str]:
         return next(csv.reader([line.decode(errors="replace")]), [])
     except csv.Error:
         return []
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 def _free_name(path: Path) -> Path:

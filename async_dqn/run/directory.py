@@ -192,12 +192,14 @@ class RunDirectory:
         orphans = sorted(index for match in matches if match and (index := int(match[1])) >= num_workers)
         return [self.worker(index) / "replay" for index in orphans if index % num_workers == worker]
 
-    def write_config(self, config: Config, run_id: int) -> None:
+    def write_config(self, config: Config, run_id: int, *, in_one_process: bool = False) -> None:
         """Writes config.json: every setting, and what is needed to tell where a result came from."""
         described = {
             "format": FORMAT,
             "run_id": run_id,
             "config": config.to_dict(),
+            "in_one_process": in_one_process,
+            "update_mode": config.mode,  # also where the setting is auto
             "versions": provenance.versions(),
             "host": {
                 "name": platform.node(),

@@ -75,16 +75,17 @@ class Learner:
                 params = {module.name: module.layout.unflatten(online[module.name]) for module in modules}
                 loss = self._agent.loss(params, targets, batch, seed)
             gradients = tape.gradient(loss.value, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            gradients = self._clipped(gradients)
+            gradients, norm = self._clipped(gradients)
             is_finite = tf.math.is_finite(loss.value)
             for gradient in gradients:
                 is_finite &= tf.reduce_all(tf.math.is_finite(gradient))
             tf.cond(is_finite, lambda: client.consume(gradients, rates), lambda: None)
-            self._names = ["loss", *loss.statistics]
-            return tf.stack([loss.value, *loss.statistics.values()]), loss.per_item, is_finite
+            statistics = {"loss": loss.value, "gradient_norm": norm, **loss.statistics}
+            self._names = list(statistics)
+            return tf.stack([*statistics.values()]), loss.per_item, is_finite
 
         made = step.get_concrete_function()  # calls cost less Python, and cannot trace again
-        unknown = {*self._names} - {"loss", *self._agent.metrics}
+        unknown = {*self._names} - {"loss", "gradient_norm", *self._agent.metrics}
         if unknown:
             raise UserError(
                 f"--agent={self._agent.config.agent}: its loss gives the statistics {', '.join(sorted(unknown))}, "
@@ -92,11 +93,13 @@ class Learner:
             )
         return made
 
-    def _clipped(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """All gradients, where those of trained modules are scaled down together to `max_gradient_norm`."""
+    def _clipped(self, gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """All gradients, where those of trained modules are scaled down to `max_gradient_norm`; and their norm."""
         named = list(zip(gradients, self._agent.trained, strict=True))
-        clipped = iter(clip_together([one for one, module in named if module.is_trained], self._max_gradient_norm))
-        return [next(clipped) if module.is_trained else one for one, module in named]
+        trained = [one for one, module in named if module.is_trained]
+        clipped, norm = clip_together(trained, self._max_gradient_norm)
+        remaining = iter(clipped)
+        return [next(remaining) if module.is_trained else one for one, module in named], norm
 
     def learn(self) -> None:
         """Computes the minibatches that are due; none while the experience warms up.
@@ -150,7 +153,7 @@ class Learner:
             self._client.reject_minibatch(fault)
 
     def metrics(self) -> dict[str, float]:
-        """The agent's own columns of metrics.csv and the loss, of the time since the last call."""
+        """The agent's own columns of metrics.csv, loss and norm of the gradient, of the time since the last call."""
         row = dict.fromkeys(self._agent.metrics, float("nan"))
         return row | self.take_statistics() | self._agent.schedules(self._client.env_steps)
 

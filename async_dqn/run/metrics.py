@@ -30,6 +30,7 @@ def metric_fields(agent_metrics: Sequence[str]) -> tuple[str, ...]:
         *agent_metrics,
         "learning_rate",
         "loss",
+        "gradient_norm",
         "steps_per_second",
         "minibatches_per_second",
         "updates_per_second",

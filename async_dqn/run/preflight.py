@@ -1,5 +1,7 @@
 """What is checked before anything starts, and without TensorFlow: the environment, the network for it, the memory."""
 
+from dataclasses import replace
+
 from async_dqn.agents.table import TABLE, find
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
@@ -13,12 +15,14 @@ from async_dqn.system.memory import available_bytes
 def resolve(config: Config) -> EnvironmentSpec:
     """The environment. Raises UserError where it, the protocol and the network do not fit together."""
     spec = registry.resolve(config.env, config.protocol, Options.of(vars(config)))
-    if spec.is_continuous and not find(config.agent).continuous_actions:
+    agent = find(config.agent)
+    if spec.is_continuous and not agent.continuous_actions:
         able = [name for name in TABLE if find(name).continuous_actions]
         raise UserError(
             f"--env={spec.id}: has continuous actions; --agent={config.agent} needs discrete ones; "
             f"{' and '.join(able)} can"
         )
+    agent.check(config, spec)
     fitting = fitting_networks(spec.picture_shape)
     if config.network not in ("auto", *fitting):
         raise UserError(
@@ -28,7 +32,7 @@ def resolve(config: Config) -> EnvironmentSpec:
         raise UserError(f"--env_processes=True: is not for Atari games such as {spec.id}; leave it out")
     if not spec.is_atari and config.protocol != Config.protocol:
         raise UserError(f"--protocol={config.protocol}: is for Atari games, not for {spec.id}; leave it out")
-    return spec
+    return replace(spec, max_episode_steps=config.max_episode_steps or spec.max_episode_steps)
 
 
 def fitting_networks(picture_shape: tuple[int, ...]) -> list[str]:

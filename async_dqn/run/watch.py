@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from async_dqn.run.csv_log import last_rows
+from async_dqn.run.csv_log import last_rows, numbers
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_line
-from async_dqn.run.worker_table import as_number, read_worker, worker_table
+from async_dqn.run.worker_table import read_worker, worker_table
 from async_dqn.system.task import Task
 
 
@@ -45,9 +45,8 @@ class Watch:
         row = last_rows(self._run.metrics, 1)
         if row and row != self._row:
             self._row = row
-            values = {name: as_number(cell) for name, cell in row[0].items()}
             with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged
-                line = progress_line(values, *self._end)
+                line = progress_line(numbers(row[0]), *self._end)
                 self._progress.show(line, self._table() if self._progress.is_in_place else ())
 
     def report(self, *, has_summary: bool) -> None:

@@ -33,13 +33,12 @@ def read_process(file: Path, last: int | None) -> dict[str, float] | None:
       the parameter servers, and `cores_mean`, the cores that it used.
     """
     try:
-        cells = read_rows(file, last)
+        rows = list(map(csv_log.numbers, csv_log.read_rows(file, last)))
     except OSError:
         return None
-    if not cells:
+    if not rows:
         return None
-    rows = [{name: as_number(cell) for name, cell in row.items()} for row in cells]
-    spent = {name: _rise(rows, name) for name in rows[-1] if name.startswith("seconds_")}
+    spent = {name: csv_log.rise(rows, name) for name in rows[-1] if name.startswith("seconds_")}
     total = sum(spent.values())
     waiting = 100 * spent.get("seconds_waiting", math.nan) / total if total > 0 else math.nan
     cores = sum(row.get("cores_used", math.nan) for row in rows) / len(rows)
@@ -58,27 +57,3 @@ def worker_table(workers: Sequence[tuple[str, str, Mapping[str, float] | None]])
     sides = "<<" + ">" * len(shown)  # numbers to the right
     cells = [[f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)] for row in rows]
     return ["  ".join(row).rstrip() for row in cells]
-
-
-def read_rows(file: Path, last: int | None = None) -> list[dict[str, str]]:
-    """The rows of a CSV file, or the last of them; none where there is no file.
-
-    Raises OSError where it cannot be read, or is a pipe or a device, which might never end.
-    """
-    if file.exists() and not file.is_file():
-        raise OSError(f"{file.name} is no file")
-    return csv_log.last_rows(file, last) if last else csv_log.rows(file)
-
-
-def as_number(cell: str) -> float:
-    """NaN where it is none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _rise(rows: Sequence[Mapping[str, float]], name: str) -> float:
-    """By how much a count went up in all; a process that is started again counts from 0 again."""
-    values = [row.get(name, math.nan) for row in rows]
-    return sum(max(0.0, after - before) for before, after in zip(values, values[1:], strict=False))

@@ -27,6 +27,8 @@ _UNSHARED = ALONE | {
     "planning": "auto",
     "local_steps": 0,
     "averages": "own",
+    "backup_workers": 0,
+    "accumulate": 0,
     "wire_dtype": "float32",
     "shared_memory": True,
     "overlap": False,
@@ -38,7 +40,7 @@ _UNSHARED = ALONE | {
 class TaskSettings(Fields):
     """What is learned, and how long."""
 
-    env: str = setting("pong", "pong, ..., ALE/Pong-v5, any gymnasium id, or module:ID.")
+    env: str = setting("pong", "An Atari game such as pong, a gymnasium id such as CartPole-v1, or module:ID.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
     protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
     total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1)
@@ -54,7 +56,10 @@ class TaskSettings(Fields):
         "Step the environments while the learner computes; each step is then learned from one step later.",
         shared=False,
     )
-    discount: float = setting(0.99, "Gamma.", minimum=0, maximum=1)
+    discount: float = setting(0.99, "How much a reward counts that comes one step later (gamma).", minimum=0, maximum=1)
+    max_episode_steps: int = setting(
+        0, "Agent steps after which a game is cut off; 0: as the environment has it.", minimum=0
+    )
     reward_scale: float = setting(1.0, "Rewards are multiplied by it for learning; reported returns never are.")
     clip_rewards: bool = setting(True, "Clip rewards to [-1, 1] for learning; reported returns never are.")
 
@@ -161,7 +166,7 @@ class SharingSettings(Fields):
     update_mode: str = setting(
         "auto",
         "How the workers' updates come together; auto: async on parameter servers, in shared memory locked for a3c and "
-        "hogwild for all others.",
+        "hogwild for all others. paac has sync.",
         choices=EVERY_MODE,
     )
     backup_workers: int = setting(

@@ -72,6 +72,13 @@ class Fields:
             if getattr(self, name) != fields[name].default:
                 self._refuse_idle(fields[name])
 
+    @classmethod
+    def without_idle(cls, given: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given, less what means nothing beside what is decided, with that in its place."""
+        wanted = {field.name: field.metadata["only_with"].items() for field in dataclasses.fields(cls)}
+        idle = [name for name in given if any(decided.get(other, of[0]) not in of for other, of in wanted[name])]
+        return {name: value for name, value in given.items() if name not in idle} | dict(decided)
+
     def _refuse_idle(self, field: dataclasses.Field) -> None:
         flag = f"--{field.name}={getattr(self, field.name)}"
         for other, wanted in field.metadata["only_with"].items():
@@ -121,5 +128,9 @@ def _check(field: dataclasses.Field, value: Any) -> None:
     endless = value in (math.inf, -math.inf) and field.default != value
     if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
         bounds = [("at least", low), ("at most", high)]
-        allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+        allowed = " and ".join(f"{word} {_written(bound)}" for word, bound in bounds if bound is not None)
         raise UserError(f"{flag}: must be a number{f' of {allowed}' if allowed else ', not nan'}")
+
+
+def _written(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"

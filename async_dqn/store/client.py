@@ -1,7 +1,7 @@
 """A worker's own copy of the networks, and what it has yet to report to the parameter store.
 
 The learner computes on `online` and `target` and hands every gradient to `consume`. Here is what all clients share,
-and the client of a store in the same process; those that make round trips to parameter servers are in `round_trip`.
+and the client of a store in the same process; those that make round trips to a store are in `round_trip`.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class DeltaClient(RoundTripClient):
 
     def _reset_slots(self) -> None:
         """After an optimizer overflowed: its averages are spoilt as well."""
-        for module in self._trained:
+        for module in [one for one in self._trained if one.is_trained]:
             for name, value in module.optimizer.initial_slots(module.size).items():
                 self._slots[module.name][name].assign(value)
 

@@ -1,4 +1,4 @@
-"""Round trips to parameter servers: push, pull, what came back, and how they overlap with computation."""
+"""Round trips to a store: push, pull, what came back, and how they overlap with computation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _RoundTrip(NamedTuple):
 
 
 class RoundTripClient(ParameterClient):
-    """What clients of parameter servers share: one round trip at a time. As it is, the one of a worker that only acts.
+    """What clients share that push and pull: one round trip at a time. As it is, the one of a worker that only acts.
 
     Args:
       overlap: whether round trips are made in a thread beside the computation.

@@ -1,8 +1,8 @@
 """The parameter store in memory that the processes of one host share: an anonymous file that all of them map.
 
 It has no server. The arrays of all modules lie in the file, and a process steps them where they lie. A lock guards the
-counters, and nothing else unless a caller wants it to: see `push` and `arrays`. The system takes the lock back however
-its holder ends, and the file when the last process that has it open has ended.
+counters, and the arrays too but in `step` and for who uses `arrays` itself. The system takes the lock back however its
+holder ends, and the file when the last process that has it open has ended.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class SharedMemoryStore:
     def state(self) -> dict[str, np.ndarray]:
         with self._lock:
             arrays = {name: array.copy() for name, array in self.arrays.items()}
-            counters = self._run()
+            counters = self._saved()
         return counter_state(counters) | arrays
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -316,6 +316,10 @@ class SharedMemoryStore:
 
     def close(self) -> None:
         """Nothing is left to end: the memory goes with the last process that has it."""
+
+    def _saved(self) -> Counters:
+        """The run's counters as they are saved, under the lock."""
+        return self._run()
 
     def _run(self) -> Counters:
         """The run's counters, under the lock."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class SynchronousStore(SharedMemoryStore):
     All of them are computed on the same parameters (Chen et al. 2016, arXiv 1604.00981). Each worker leaves its
     gradient in a row of its own. Whoever comes last adds the rows up in the order of the workers, so that the bits are
     the same whoever that is, and steps the parameters. A worker that has pushed waits for that when it pulls, unless
-    the run was interrupted or has failed.
+    the run was interrupted or has failed, or `should_stop` says so.
 
     Nobody waits for a worker that has left or was lost, that has no steps, or that has taken another's place and not
     claimed steps yet. Who is killed while it steps the parameters leaves a part of the update behind, and another makes
@@ -46,6 +46,7 @@ class SynchronousStore(SharedMemoryStore):
 
     Args:
       backup_workers: so many workers are not waited for; a gradient that comes too late is dropped.
+      should_stop: whether this worker was asked to end.
       options: as for `SharedMemoryStore`.
     """
 
@@ -56,10 +57,12 @@ class SynchronousStore(SharedMemoryStore):
         *,
         backup_workers: int = 0,
         target_period: int = 0,
+        should_stop: Callable[[], bool] = lambda: False,
         **options: Any,
     ):
         super().__init__(descriptor, modules, target_period=0, **options)  # updates refresh targets, not counts
         self._backup_workers, self._refresh_period = backup_workers, target_period
+        self._should_stop = should_stop
         self._gradients = {one.name: self.arrays.pop(f"{one.name}/gradients") for one in modules}  # [W, P] each
         self._terms = self.arrays.pop("terms")  # [W, M, 2], see `_shapes`
         self._means = {one.name: np.empty(one.size, np.float32) for one in modules}
@@ -130,7 +133,7 @@ class SynchronousStore(SharedMemoryStore):
     def _wait(self) -> None:
         """Until the update is complete that this worker's last gradient is in."""
         begin = time.monotonic()
-        while self.num_updates < self._awaited:
+        while self.num_updates < self._awaited and not self._should_stop():
             waited = time.monotonic() - begin
             if waited > _PATIENCE:  # the others may have gone
                 with self._table.change() as rows:
@@ -144,6 +147,13 @@ class SynchronousStore(SharedMemoryStore):
         if counts.claimed_steps > 0:  # who is given none has none to learn from
             rows[MEMBERS + self._worker, _IS_AWAITED] = granted > 0
         return granted
+
+    def _saved(self) -> Counters:
+        """Gradients of the open update are not saved, and count as dropped."""
+        rows = self._table.now()
+        counters = counters_in(rows[0])
+        num_open = np.count_nonzero(rows[MEMBERS:, _ROUND] > counters.updates)
+        return counters._replace(dropped=counters.dropped + int(num_open))
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         with self._table.change() as rows:

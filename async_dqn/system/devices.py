@@ -176,7 +176,13 @@ def configure_eager(config: Config, num_threads: int) -> None:
         for device in tf.config.list_physical_devices("GPU"):
             if config.gpu_memory_fraction:
                 query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i")
-                total = float(_nvidia_smi(*query, os.environ["CUDA_VISIBLE_DEVICES"])[0])
+                try:
+                    total = float(_nvidia_smi(*query, os.environ["CUDA_VISIBLE_DEVICES"])[0])
+                except (IndexError, ValueError):
+                    raise UserError(
+                        f"--gpu_memory_fraction={config.gpu_memory_fraction}: nvidia-smi does not say how much memory "
+                        "the card has; leave it out"
+                    ) from None
                 limit = tf.config.LogicalDeviceConfiguration(memory_limit=int(config.gpu_memory_fraction * total))
                 tf.config.set_logical_device_configuration(device, [limit])
             else:

@@ -96,7 +96,7 @@ def run_evaluate(
         seconds = time.monotonic() - begun
     if not returns:
         progress.say("no game was played to its end")
-        return 0
+        return show.report(progress)
     result = {
         "env": agent.spec.id,
         "protocol": agent.spec.protocol,
@@ -125,7 +125,7 @@ def run_evaluate(
     progress.say(
         f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), kind)} at {trained.env_steps:,} "
         f"agent steps ({which}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
-        f"min {result['min']:.0f}, max {result['max']:.0f}; played in {format_seconds(seconds)}"
+        f"min {result['min']:.6g}, max {result['max']:.6g}; played in {format_seconds(seconds)}"
     )
     return show.report(progress)
 

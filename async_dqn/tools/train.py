@@ -12,8 +12,6 @@ from typing import Any
 
 from async_dqn.agents.base import Agent
 from async_dqn.agents.table import find, make_config
-from async_dqn.envs import registry
-from async_dqn.envs.options import Options
 from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
 from async_dqn.run.directory import RunDirectory, default_logdir
@@ -26,10 +24,6 @@ def train(
     *, env: str, agent: str = "dqn", logdir: str | Path | None = None, preset: str = "auto", **settings: Any
 ) -> Path:
     """See `async_dqn.train`."""
-    if preset == "auto":
-        preset = find(agent).default_preset(
-            registry.resolve(env, settings.get("protocol", "classic"), Options.of(settings))
-        )
     refuse_sharing(settings, find(agent).Config.unshared(), "train")
     config = make_config(agent, preset, settings | {"env": env, **ALONE})
     run = RunDirectory(logdir or default_logdir(config.env, config.agent))

@@ -60,7 +60,7 @@ def test_loss_is_the_mean_divergence_from_the_update_of_the_target(double):
         loss = agent.loss(online, target, Transition(*map(tf.constant, batch)), tf.constant([0, 0]))
     of_online, of_target = tape.gradient(loss.value, [online["q"], target["q"]])
     assert set(of_target.values()) == {None} and all(one.numpy().any() for one in of_online.values())
-    assert loss.per_item is None and loss.statistics.keys() == {"outside_support"}
+    assert loss.per_item is None and loss.statistics.keys() == {"outside_support", "q_mean"}
     chooser = online if double else target
     a_t = agent.apply(chooser, batch.s_t)["q_values"].numpy().argmax(axis=1)
     rows = np.arange(20)

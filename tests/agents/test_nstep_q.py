@@ -93,6 +93,20 @@ def test_what_is_prepared_of_rollouts_with_ends_in_them_is_that_of_the_definitio
         assert row.a_t == (ACTIONS[last + 1, n] if sarsa and not TRUNCATED[last, n] else -1)
 
 
+def test_nothing_is_predicted_of_what_lies_after_a_rollout():
+    """The target network values that, in the loss."""
+    agent, calls = make_agent(envs_per_worker=2, t_max=1), []
+
+    def evaluate(stacked):
+        calls.append(len(stacked))
+        return {"q_values": np.zeros((len(stacked), 2), np.float32)}
+
+    experience = agent.make_experience(2, evaluate)
+    fill(experience, REWARDS[:1], TERMINATED[:1], TRUNCATED[:1], lambda _: {"q_values": 0}, ACTIONS[:1], 0)
+    experience.draw(np.random.default_rng(0), 0)
+    assert calls == [2]  # to know what the outputs are
+
+
 def test_the_one_module_has_a_target():
     agent = make_agent(target_period=70)
     (module,) = agent.modules

@@ -48,6 +48,7 @@ def test_the_loss_by_hand():
         {
             "entropy": entropy,
             "clip_share": 1 / 2,
+            "kl": (1.25 - 1 - math.log(1.25)) / 2,
             "explained_variance": 1 - 1 / 0.25,  # return - value is -2 and 0, of variance 1
             "policy_loss": policy,
             "value_loss": value,

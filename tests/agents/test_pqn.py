@@ -23,7 +23,7 @@ def test_the_loss_and_its_gradient_by_hand():
     with tf.GradientTape() as tape:
         tape.watch([q_values, return_])
         loss = agent.loss({}, {}, Batch(None, tf.constant([1, 0]), return_), tf.constant([0, 0]))
-    assert loss.statistics == {}
+    assert loss.statistics == {"q_mean": 3.5}
     assert float(loss.value) == pytest.approx(0.5 * ((2 - 4) ** 2 + (3 - 3.5) ** 2) / 2)
     of_q_values, of_return = tape.gradient(loss.value, [q_values, return_])
     np.testing.assert_allclose(of_q_values, [[0, (2 - 4) / 2], [(3 - 3.5) / 2, 0]])

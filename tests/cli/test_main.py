@@ -142,7 +142,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--update_mode=sync", "--overlap"], ["--overlap", "sync"]),
         (["local", CARTPOLE, "--update_mode=sync", "--max_staleness=3"], ["--max_staleness=3", "sync"]),
         (["baseline", CARTPOLE, "--update_mode=sync"], ["local", "baseline"]),
-        (["baseline", CARTPOLE, "--accumulate=2"], ["--accumulate=2", "--update_mode=accumulate"]),
+        (["baseline", CARTPOLE, "--accumulate=2"], ["--accumulate=2", "local", "baseline"]),
         (["baseline", CARTPOLE, "--store=shared_memory"], ["local", "baseline"]),
         (["baseline", CARTPOLE, "--update_mode=locked"], ["local", "baseline"]),
         (["ps", CARTPOLE, "--store=shared_memory"], ["local", "ps"]),
@@ -154,6 +154,11 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--replay=global", "--update_mode=sync"], ["--update_mode=sync"]),
         (["local", CARTPOLE, "--replay_capacity=50"], ["2 workers", "at least"]),
         (["local", "--env=Pongg"], ["pong", "CartPole-v1"]),
+        (["local", "--resume", f"--logdir=/tmp/{'a' * 300}"], ["too long"]),
+        (["local", CARTPOLE, "--resume", "--logdir=/tmp/none", "--preset=cartpole"], ["--preset=cartpole", "--resume"]),
+        (["baseline", CARTPOLE, "--resume", "--logdir=/tmp/none", "--preset=x"], ["--preset=x", "--resume"]),
+        (["compare", "--env=pong", "--agent=dyna_q"], ["vectors"]),
+        (["local", CARTPOLE, "--agent=paac", "--update_mode=auto"], ["--update_mode=auto", "must be sync"]),
         (["local", "--env="], ["Atari"]),
         (["local", "--env=Pendulum-v1"], ["--env=Pendulum-v1", "continuous", "--agent=dqn", "ppo can"]),
         (["local", "--preset=cartpol"], ["cartpole", "nature"]),
@@ -433,6 +438,29 @@ def test_help_lists_the_flags_of_the_chosen_agent(capsys, agent, has, lacks):
     assert settings_flags(table.find(agent).Config) <= listed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "preset", "n_step"),
+    [([], "pong-fast", 10), ([CARTPOLE], "cartpole", 3), (["--preset=nature"], "nature", 1), (["--env=none"], "", 3)],
+)
+def test_help_gives_the_values_that_a_run_would_have(capsys, arguments, preset, n_step):
+    assert main.main(["local", *arguments, "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert (f"in [ ] their values with --preset={preset}:" in out) == bool(preset)
+    assert re.search(r"--n_step: [^\[]*\[(\d+)\]", out)[1] == str(n_step)
+
+
+def test_the_version_is_said(capsys):
+    assert main.main(["--version"]) == 0
+    assert re.fullmatch(r"async-dqn [\d.]+, tensorflow [\d.]+, .*, python 3[\d.]+\n", capsys.readouterr().out)
+
+
+def test_a_missing_package_is_one_line():
+    program = "import sys; sys.modules['psutil'] = None; import async_dqn.__main__ as program; program.run()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("async-dqn: ") and "psutil" in done.stderr and "remove .venv" in done.stderr
+
+
 @pytest.mark.parametrize("agent", table.TABLE)
 def test_every_setting_is_a_flag_of_its_type(agent):
     for field in dataclasses.fields(table.find(agent).Config):
@@ -469,7 +497,7 @@ def test_whole_numbers_may_be_written_in_many_ways(text):
 )
 def test_agent_and_environment_choose_the_preset(agent, env, preset):
     name = next(name for name in table.TABLE if table.find(name) is agent)
-    assert from_flags.auto_preset(name, {"env": env}) == preset
+    assert table.auto_preset(name, {"env": env}) == preset
     expected = table.make_config(name, preset, {"env": env, "seed": 3})
     assert settings_of("local", f"--agent={name}", f"--env={env}", "--seed=3") == expected
 
@@ -532,7 +560,7 @@ from async_dqn.run import build
 for name in table.TABLE:
     for env in ["CartPole-v1", "pong"]:
         if (name, env) != ("dyna_q", "pong"):
-            build.make_agent(table.make_config(name, from_flags.auto_preset(name, {"env": env}), {"env": env}))
+            build.make_agent(table.make_config(name, "auto", {"env": env}))
 assert "tensorflow.python" not in sys.modules
 """
 

@@ -119,6 +119,8 @@ ALONE = {  # how a run in one process shares its work
     "update_mode": "auto",
     "local_steps": 0,
     "averages": "own",
+    "backup_workers": 0,
+    "accumulate": 0,
     "wire_dtype": "float32",
     "shared_memory": True,
     "overlap": False,

@@ -296,6 +296,18 @@ def test_a_seat_is_freed_though_a_step_is_lost():
     assert script.fed == [(evictor._evict[1], {evictor._token: 12})] * 2
 
 
+def test_a_seat_is_freed_later_where_that_took_too_long(monkeypatch):
+    """A server that was frozen finds its own step lost, however often it tries in the time that it has."""
+    script = Script(REFUSED, None)
+    evictor = own(Evictor, script, SPEC)
+    monkeypatch.setattr("async_dqn.cluster.eviction.OWN_PATIENCE", -1.0)
+    evictor.evict(1, token=12)
+    assert len(script.fed) == 1
+    evictor.tick()
+    evictor.tick()
+    assert script.fed == [(evictor._evict[1], {evictor._token: 12})] * 2
+
+
 @pytest.mark.parametrize("kind", [tf.errors.FailedPreconditionError, tf.errors.NotFoundError])
 def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind):
     script = Script(error(kind))

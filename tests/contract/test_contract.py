@@ -117,8 +117,9 @@ def test_the_budget_is_met_exactly_and_metrics_have_the_columns_that_the_agent_n
     assert counters.env_steps == counters.claimed_steps == 203
     assert counters.minibatches == counters.updates == parts.client.own_minibatches
     row = parts.actor_learner.metrics()
-    assert row.keys() == {"loss", *parts.agent.metrics}
-    assert np.isfinite(list(row.values())).all()
+    assert row.keys() == {"loss", "gradient_norm", *parts.agent.metrics}
+    is_known = {name: bool(np.isfinite(value)) for name, value in row.items()}
+    assert is_known == dict.fromkeys(row, True) | {"gradient_norm": parts.agent.config.max_gradient_norm > 0}
 
 
 @EVERY_PAIR

@@ -10,6 +10,7 @@ from environment_helpers import counting_environments, make, play
 
 from async_dqn.base import types
 from async_dqn.envs import registry, vector_env
+from async_dqn.envs.options import Options
 from async_dqn.envs.vector_env import VectorEnv
 
 
@@ -243,6 +244,36 @@ def test_a_state_of_any_moment_can_be_restored_into_environments_that_are_elsewh
         assert_same_results([other.step(actions)], [result])
         observation = result.observation
         other.step(1 - actions)
+
+
+class Strict(gymnasium.Env):
+    """Breaks where it is given an action that its mask forbids; a game is as long as its seed says."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(3)
+
+    def _seen(self):
+        self._allowed = int(self.np_random.integers(1, 3))
+        return np.full(1, self._allowed / 3, np.float32), {"action_mask": np.arange(3) == self._allowed}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(2, 9))
+        return self._seen()
+
+    def step(self, action):
+        assert action == self._allowed
+        self._left -= 1
+        return *(seen := self._seen())[:1], 1.0, self._left == 0, False, seen[1]
+
+
+def test_environments_that_wait_for_others_while_a_state_is_restored_take_allowed_actions(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Strict-v0", gymnasium.envs.registration.EnvSpec("Strict-v0", Strict))
+    spec = registry.resolve("Strict-v0", "classic", Options(action_mask=True))
+    env, other = (registry.make_vector_env(spec, 4, seed=1) for _ in range(2))
+    observation = env.reset()
+    for _ in range(20):
+        np.testing.assert_array_equal(other.restore(env.state()), observation)
+        observation = env.step(observation[:, :3].argmax(1).astype(np.int32)).observation
 
 
 def test_a_state_outlives_a_file_without_pickle_and_is_not_changed_by_later_steps():

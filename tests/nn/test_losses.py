@@ -1,5 +1,7 @@
 """Losses against arithmetic by hand, and where their gradients go."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -192,6 +194,19 @@ def test_no_gradient_reaches_a_value_through_the_advantage():
     assert of_value is None
 
 
+def test_sampled_kl():
+    log_prob = tf.math.log([0.5, 1.25, 1.0]) - 1
+    by_hand = ((0.5 - 1 - math.log(0.5)) + (1.25 - 1 - math.log(1.25)) + 0) / 3
+    assert float(losses.sampled_kl(log_prob, tf.fill([3], -1.0))) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_sampled_kl_is_the_divergence_on_average():
+    old, new = tf.constant([0.2, 0.5, 0.3]), tf.constant([0.3, 0.3, 0.4])
+    actions = np.random.default_rng(0).choice(3, size=200_000, p=old.numpy() / old.numpy().sum())
+    found = losses.sampled_kl(tf.math.log(tf.gather(new, actions)), tf.math.log(tf.gather(old, actions)))
+    assert float(found) == pytest.approx(float(tf.reduce_sum(old * tf.math.log(old / new))), rel=0.03)
+
+
 def test_clip_share():
     log_prob = tf.math.log([0.7, 0.9, 1.0, 1.1, 1.3]) - 1
     assert float(losses.clip_share(log_prob, tf.fill([5], -1.0), 0.2)) == pytest.approx(2 / 5)
@@ -251,6 +266,7 @@ def test_advantages_without_variance_become_0():
         (losses.policy_gradient, ([0.0], [1.0])),
         (lambda *arguments: losses.clipped_surrogate(*arguments, 0.2), ([0.0], [0.0], [1.0])),
         (lambda *arguments: losses.clip_share(*arguments, 0.2), ([0.0], [0.0])),
+        (losses.sampled_kl, ([0.0], [0.0])),
         (losses.squared_error, ([0.0], [0.0])),
         (losses.explained_variance, ([0.0], [0.0])),
         (losses.normalize, ([0.0],)),
@@ -261,6 +277,7 @@ def test_advantages_without_variance_become_0():
         "policy_gradient",
         "surrogate",
         "clip_share",
+        "sampled_kl",
         "squared_error",
         "explained_variance",
         "normalize",
@@ -277,13 +294,14 @@ def test_a_further_dimension_is_refused_in_every_argument(function, arguments):
 
 @pytest.mark.parametrize(("max_norm", "factor"), [(0.0, 1), (13.0, 1), (20.0, 1), (6.5, 6.5 / 13)])
 def test_clip_together_scales_all_gradients_by_their_common_norm(max_norm, factor):
-    first, second = losses.clip_together([tf.constant([3.0, 4.0]), tf.constant([12.0])], max_norm)
+    (first, second), norm = losses.clip_together([tf.constant([3.0, 4.0]), tf.constant([12.0])], max_norm)
+    assert float(norm) == pytest.approx(13) if max_norm else math.isnan(norm)
     np.testing.assert_allclose(first, [3 * factor, 4 * factor], rtol=1e-6)
     np.testing.assert_allclose(second, [12 * factor], rtol=1e-6)
 
 
 def test_clip_together_leaves_gradients_of_zero_at_zero():
-    for gradient in losses.clip_together([tf.zeros(3), tf.zeros(2)], 1.0):
+    for gradient in losses.clip_together([tf.zeros(3), tf.zeros(2)], 1.0)[0]:
         np.testing.assert_array_equal(gradient, np.zeros(len(gradient)))
 
 

@@ -5,12 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from fakes import delta_client, make_store
 
 from async_dqn.agents.table import make_config
 from async_dqn.envs import registry
 from async_dqn.envs.packing import Packing
 from async_dqn.nn.module import initial_parameters
 from async_dqn.nn.normalization import LIMIT, MODULE, make_statistics, normalize, standardize
+from async_dqn.nn.optimizers import average
 from async_dqn.run import build
 from async_dqn.run.trained import Trained
 from async_dqn.tools.player import Player
@@ -99,11 +101,26 @@ def test_of_packed_observations_picture_and_vector():
     np.testing.assert_allclose(seen.vector[:, 0], (vectors[0] - found["mean"][1:]) / scale[1:], rtol=1e-4, atol=1e-5)
 
 
-def test_workers_that_step_by_themselves_share_the_weight_of_a_minibatch():
-    settings = {"env": "CartPole-v1", "normalize_observations": True, "num_workers": 4}
-    for local_steps, weight in ((0, 1.0), (1, 0.25)):
-        agent = build.make_agent(make_config("dqn", "cartpole", settings | {"local_steps": local_steps}))
-        assert agent.modules[-1].name == MODULE and agent.modules[-1].rate(0) == weight
+@pytest.mark.parametrize(("local_steps", "weights"), [(0, [1, 1, 1]), (4, [1, 0, 0])])
+def test_where_workers_step_by_themselves_the_average_of_worker_0_counts(local_steps, weights):
+    settings = {"env": "CartPole-v1", "normalize_observations": True, "num_workers": 3, "local_steps": local_steps}
+    agents = [build.make_agent(make_config("dqn", "cartpole", settings), worker) for worker in range(3)]
+    assert {agent.modules[-1].name for agent in agents} == {MODULE}
+    found = [agent.modules[-1].rate(0) for agent in agents]
+    assert found == weights
+    if not local_steps:
+        return
+    store, rng = make_store([0, 0]), np.random.default_rng(0)
+    clients = [delta_client(store, local_steps=4, optimizer=average()) for _ in found]
+    seen = rng.normal(100, 1, size=(12, 3, 2))
+    for minibatches in seen:
+        for client, one, rate in zip(clients, minibatches, found, strict=True):
+            client.consume([tf.constant(one, tf.float32)], tf.constant([rate]))
+            client.after_minibatch()
+    for client in clients:
+        client.finish()
+        client.pull()
+        np.testing.assert_allclose(client.online["q"], seen[:, 0].mean(0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo"])

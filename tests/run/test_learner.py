@@ -84,7 +84,9 @@ def test_minibatches_that_are_not_finite_are_passed_over_and_the_rest_counts(mak
     assert parts.online() == [-(1 + 4), -0.5 * (1 + 4)]
     counters = parts.store.pull().counters
     assert (counters.minibatches, counters.nonfinite, counters.updates) == (6, 4, 2)
-    assert parts.learner.take_statistics() == {"loss": (2 + 6) / 2, "twice": 2 + 6}
+    found = parts.learner.take_statistics()
+    assert np.isnan(found.pop("gradient_norm"))  # nobody asked for it
+    assert found == {"loss": (2 + 6) / 2, "twice": 2 + 6}
     assert all(np.isnan(list(parts.learner.take_statistics().values())))  # none since
     assert parts.num_traces == 1
 
@@ -109,6 +111,7 @@ def test_gradients_of_all_modules_are_clipped_together():
     parts.learner.learn()
     scaled = 3 / np.sqrt(2 * 16 * 3**2)
     assert parts.online() == pytest.approx([-scaled, -0.5 * scaled])
+    assert parts.learner.take_statistics()["gradient_norm"] == pytest.approx(np.sqrt(2 * 16 * 3**2))
 
 
 def test_it_pulls_before_its_first_minibatch():

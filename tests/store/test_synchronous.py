@@ -12,7 +12,7 @@ from shared_store_helpers import DEADLINE, SIZE, Shared, assert_adds_up, wait
 
 from async_dqn.nn import optimizers
 from async_dqn.store import synchronous
-from async_dqn.store.base import Counters, Stop, Update
+from async_dqn.store.base import Counters, Stop, Update, saved_counters
 from async_dqn.store.local import LocalParameterStore
 from async_dqn.store.shared_memory import MEMBERS, UPDATES
 from async_dqn.store.synchronous import SynchronousStore
@@ -220,6 +220,26 @@ def test_who_waits_goes_on_where_the_run_is_interrupted_or_has_failed(stop):
     if stop == Stop.SOLVED:  # then the other makes the update, or leaves
         stores[1].leave()
     assert waiting.result()[1].counters.updates == int(stop == Stop.SOLVED)
+
+
+def test_who_waits_goes_on_where_it_was_asked_to_end():
+    asked = threading.Event()
+    shared = Together(should_stop=asked.is_set)
+    waiting = left(shared.joined(2)[0], updates(gradients(0), 0))
+    asked.set()
+    assert waiting.result()[1].counters.updates == 0
+
+
+def test_gradients_of_the_open_update_are_saved_as_dropped():
+    shared = Together()
+    stores = shared.joined(3)
+    waiting = [left(store, updates(gradients(0), worker)) for worker, store in enumerate(stores[:2])]
+    saved, now = saved_counters(shared.store.state()), shared.store.check().counters
+    assert (now.dropped, now.minibatches, saved) == (0, 2, now._replace(dropped=2))
+    Pushing(stores[2], updates(gradients(0), 2)).result()
+    for one in waiting:
+        one.result()
+    assert saved_counters(shared.store.state()).dropped == 0
 
 
 @pytest.mark.parametrize(("minibatches", "refreshes"), [(19, 1), (11, 0)])

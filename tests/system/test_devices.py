@@ -135,6 +135,17 @@ def test_a_fixed_share_of_memory_excludes_growth(fraction, growth, expected):
     assert (options.per_process_gpu_memory_fraction, options.allow_growth) == expected
 
 
+@pytest.mark.parametrize("said", [[], ["[N/A]"]])
+def test_a_share_of_memory_that_is_not_known_is_refused(said, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(devices, "_nvidia_smi", lambda *arguments: said)
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["GPU:0"])
+    for kind in ("intra", "inter"):  # which cannot be set again
+        monkeypatch.setattr(f"tensorflow.config.threading.set_{kind}_op_parallelism_threads", lambda number: None)
+    with pytest.raises(UserError, match=r"--gpu_memory_fraction=0.5: nvidia-smi does not say how much memory"):
+        devices.configure_eager(Config(gpu_memory_fraction=0.5), 1)
+
+
 @pytest.mark.parametrize(
     ("cuda", "gpus", "outcome"), [("-1", "auto", ""), ("0", "auto", "warning"), ("0", "0", "error")]
 )

@@ -77,7 +77,9 @@ def run_bench(bench: Bench, progress: Progress | None = None) -> int:
             raise UserError(f"--output={bench.output}: already holds files; give another folder")
     except OSError as error:
         raise UserError(f"--output={bench.output}: {error.strerror}; give another folder") from error
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # Who starts it with nohup wants it to outlive the terminal.
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
+    for number in (signal.SIGINT, signal.SIGTERM, *hangup):
         signal.signal(number, signal.default_int_handler)
     progress, plan = progress or Progress(plain_period=5.0), bench.plan
     data: dict[str, Any] = {"origin": machine.describe(), "busy": machine.busy(), "results": []}

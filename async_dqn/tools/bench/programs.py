@@ -13,7 +13,6 @@ import psutil
 
 from async_dqn.base.errors import RunError
 from async_dqn.run import csv_log
-from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
 
@@ -68,7 +67,7 @@ def ours(job: str, config: Config) -> Program:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a metrics file, as numbers; NaN where a cell holds none."""
-    return [{name: as_number(cell) for name, cell in row.items()} for row in csv_log.rows(path)]
+    return list(map(csv_log.numbers, csv_log.rows(path)))
 
 
 def measure(program: Program, seconds: float) -> dict[str, float]:

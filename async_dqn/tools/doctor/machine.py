@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,7 +47,7 @@ def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -
     """Whether the run directory, which need not exist, can be written, and has room."""
     try:
         run.check(resume=resume)
-        free = shutil.disk_usage(next(above for above in run.path.parents if above.exists())).free / 1e9
+        free = shutil.disk_usage(next(path for path in (run.path, *run.path.parents) if path.exists())).free / 1e9
     except (OSError, UserError) as error:
         yield Result("failure", str(error), "give another --logdir")
         return
@@ -105,7 +106,9 @@ def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]
     if not visible:
         yield Result("ok", "none used: workers compute on the CPU")
     elif seen is not None and seen < len(visible):
-        remedy = "pip install -c requirements.lock -e '.[gpu]'; then --verbose shows what TensorFlow misses"
+        remedy = (
+            f"{sys.executable} -m pip install -c requirements.lock -e '.[gpu]'; then --verbose shows what is missed"
+        )
         yield Result("warning", f"TensorFlow sees {seen} of {len(visible)}", remedy)
     for name, sharers in Counter(card for card in chosen if card is not None).items():
         row = next((row for row in cards if name == row[0] or row[1].startswith(name)), [name, "", "", "", ""])

@@ -17,7 +17,7 @@ from async_dqn.tools.doctor.checks import Check, run_checks, start
 def run_doctor(
     config: Config,
     spec: ClusterSpec | None,
-    run: RunDirectory | None,
+    run: RunDirectory,
     *,
     resume: bool = False,
     deadline: float = 20.0,
@@ -32,7 +32,6 @@ def run_doctor(
       deadline: seconds after which a check that has not finished is given up.
     """
     end = time.monotonic() + deadline
-    run = run or RunDirectory("runs")
     lookups = cluster.look_up_hosts(spec) if spec else {}
     here = start(lambda: cluster.tasks_here(config, spec, lookups, end))
     tensorflow = start(lambda: software.probe_tensorflow(config.gpus != "none", end - 1.0))

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
-from async_dqn.run.csv_log import last_rows
+from async_dqn.run.csv_log import last_rows, numbers
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_line
-from async_dqn.run.worker_table import as_number
 from async_dqn.settings.config import Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
@@ -87,11 +86,10 @@ class Comparison:
         return Trial(name, kind.job, dataclasses.replace(kind.config, seed=seed), run, label)
 
 
-def with_clusters(configs: Mapping[int, Config]) -> list[Kind]:
+def with_clusters(alone: Config, clusters: Mapping[int, Config]) -> list[Kind]:
     """The kinds of run of one agent: the baseline, and a cluster for each number of workers, with its settings."""
-    alone = next(iter(configs.values()))
-    baseline = Kind("baseline", "baseline", alone.combine(dataclasses.asdict(alone), alone.unshared()))
-    return [baseline, *(Kind(f"async-{number}", "local", config) for number, config in configs.items())]
+    baseline = Kind("baseline", "baseline", alone)
+    return [baseline, *(Kind(f"async-{number}", "local", config) for number, config in clusters.items())]
 
 
 def check_counts(text: str) -> tuple[int, ...]:
@@ -201,8 +199,7 @@ def execute(
 
     def look() -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has not written yet
-            row = {name: as_number(cell) for name, cell in last_rows(trial.run.metrics, 1)[-1].items()}
-            config = trial.config
+            row, config = numbers(last_rows(trial.run.metrics, 1)[-1]), trial.config
             line = progress_line(row, config.total_steps, config.stop_at_return, steps_to_goal(config))
             progress.show(f"{header} | {line}")
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import read_regular
+from async_dqn.run.csv_log import numbers, read_rows, rise
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import count
-from async_dqn.run.worker_table import as_number, read_rows
 
 BASELINE = "baseline"
 
@@ -63,13 +63,14 @@ class Run:
         if self.label:
             return self.label
         command = self.described.get("command")
-        if isinstance(command, list) and command[1:2] == ["baseline"]:
+        as_named = isinstance(command, list) and command[1:2] == ["baseline"]
+        if self.described.get("in_one_process", as_named):  # which earlier versions did not write, nor the mode
             return BASELINE
         num_ps, num_workers = self.settings.get("num_ps", "?"), self.num_workers
         store = f"{num_ps} ps"
         if self.settings.get("store") == "shared_memory":
-            mode = self.settings.get("update_mode", "auto")
-            store = f"shared memory, {'hogwild' if mode == 'auto' else mode}"
+            mode = self.described.get("update_mode", self.settings.get("update_mode"))
+            store = f"shared memory, {'hogwild' if mode in ('auto', None) else mode}"
         return f"{store} + {count(num_workers, 'worker') if num_workers else '? workers'}"
 
     @property
@@ -160,8 +161,7 @@ def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, n
         rows = read_rows(path)
     except OSError as error:
         notes.append(f"{path.name}: {one_line(error.strerror or error)}")
-    numbers = [{name: as_number(cell) for name, cell in row.items()} for row in rows]
-    whole = [row for row in numbers if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
+    whole = [row for row in map(numbers, rows) if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
     if len(whole) < len(rows):
         notes.append(f"{path.name}: {count(len(rows) - len(whole), 'row')} cannot be read")
     names = dict.fromkeys([*needed, *(whole[0] if whole else ())])
@@ -180,12 +180,13 @@ def read_stalenesses(run: Run) -> Counter[int]:
 
 
 def read_megabytes(run: Run) -> float:
-    """Updates, parameters and experience that the last process of each worker sent or fetched; NaN: it is not known."""
+    """Updates, parameters and experience that the workers sent or fetched, in all; NaN: it is not known."""
+    name = "megabytes_exchanged"
     try:
-        rows = [row for file in run.path.glob("worker-*/metrics.csv") for row in read_rows(file, 1)]
+        workers = [list(map(numbers, read_rows(file))) for file in run.path.glob("worker-*/metrics.csv")]
     except OSError:
-        rows = []  # the others alone would be too few
-    return sum(as_number(row.get("megabytes_exchanged", "")) for row in rows) if rows else math.nan
+        return math.nan  # the others alone would be too few
+    return sum(rise([{name: 0.0}, *rows], name) for rows in workers) if any(workers) else math.nan
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

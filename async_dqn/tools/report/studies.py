@@ -219,6 +219,7 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
     points = [point for curve in curves.values() for point in curve]
     ticks = sorted({number for number, _ in points})
     cores = max((finite(run.host.get("cores")) for _, run in points), default=math.nan)
+    goal = max((run.goal for _, run in points), default=math.nan)
     faint: Any = {"color": "0.6", "linewidth": 1}
     for axes, (title, of) in zip(figure.subplots(rows, 2).flat, panels.items(), strict=True):
         axes.update_datalim([(at, 0) for at in ticks], updatey=False)
@@ -239,7 +240,7 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
                     told[at] += 1
             axes.plot(numbers, medians, color=colour, linestyle=line, label=name)
         if title == _RETURN:
-            axes.axhline(_GOALS[CARTPOLE]["stop_at_return"], **faint, label="goal")
+            axes.axhline(goal, **faint, label="goal")
         if panels is _WORKERS and math.isfinite(cores):
             axes.axvline(cores, **faint, linestyle=":", label="cores")
         if title == _SPEED_UP:

@@ -12,6 +12,7 @@ import pytest
 from cluster_helpers import processes_naming, wait_until
 from report_helpers import write_run
 
+from async_dqn.agents import table
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
 from async_dqn.cli import main as command_line
@@ -44,7 +45,8 @@ def call(*arguments):
 
 
 def comparison(folder, config=CONFIG, counts=(2, 1), seeds=1, games=1):
-    kinds = with_clusters({number: dataclasses.replace(config, num_workers=number) for number in counts})
+    alone = config.combine(dataclasses.asdict(config), config.unshared())
+    kinds = with_clusters(alone, {number: dataclasses.replace(config, num_workers=number) for number in counts})
     return Comparison(config, folder, kinds, num_seeds=seeds, games=games)
 
 
@@ -74,6 +76,20 @@ def test_each_number_of_workers_has_the_preset_s_settings_for_it(asked, tmp_path
     assert found == [(0, "own"), (1, "shared"), (4, "own")]
 
 
+def test_the_baseline_is_what_the_command_baseline_trains(asked, tmp_path):
+    flags = ["--queue_size=3", "--replay=global", "--update_mode=accumulate", "--accumulate=2"]
+    for agent, more in (("paac", []), ("dqn", flags), ("a3c", ["--store=shared_memory", "--update_mode=hogwild"])):
+        assert call(f"--agent={agent}", "--env=CartPole-v1", *more, f"--logdir={tmp_path}") == 0
+        alone = table.find(agent).Config.unshared()
+        assert asked[-1].kinds[0].config == table.make_config(agent, "cartpole", {"env": "CartPole-v1"} | alone)
+
+
+def test_more_workers_may_be_compared_in_a_folder_later(asked, tmp_path):
+    for counts in ("2", "2,4"):
+        assert call("--env=CartPole-v1", f"--worker_counts={counts}", f"--logdir={tmp_path / 'a'}") == 0
+        begin(tmp_path / "a", asked[-1].config, CALL)
+
+
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     assert call("--quick", f"--logdir={tmp_path}") == 0
     assert call() == 0
@@ -89,6 +105,7 @@ def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
         (["--games=0"], "--games=0: must be 1 to 10000"),
         (["--agent=fast_dqn", "--env=CartPole-v1"], "--agent=fast_dqn: trains in one process"),
         (["--study=sharing", "--preset=cartpole"], "--preset=cartpole: a study sets it itself"),
+        (["--study=sharing", "--games=5"], "--games: a study sets it itself"),
         (["--worker_counts=two"], "--worker_counts=two: must be numbers of workers from 1 to 512"),
         (["--worker_counts=512", "--env=CartPole-v1", "--replay_capacity=20000"], "--replay_capacity=20000 leaves 9 "),
         (["--env=CartPole-v1", "--logdir=/proc/x"], "--logdir=/proc/x: "),

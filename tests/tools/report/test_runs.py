@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from report_helpers import write_csv, write_run
 
+from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
+from async_dqn.run.directory import RunDirectory
 from async_dqn.run.worker_table import read_process, read_worker, worker_table
 from async_dqn.tools.report.runs import read_evaluation, read_megabytes, read_run, read_stalenesses, running_mean
 
@@ -54,8 +56,24 @@ def test_metrics_are_those_that_the_agent_writes(tmp_path, agent):
         ),
     ],
 )
-def test_the_kind_of_a_run_is_known(tmp_path, command, settings, kind):
+def test_the_kind_of_a_run_of_an_earlier_version_is_known(tmp_path, command, settings, kind):
     assert read_run(write_run(tmp_path / "a", [], command=command, **settings)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "in_one_process", "kind"),
+    [
+        ("dqn", {"num_workers": 1}, True, "baseline"),
+        ("dqn", {"num_workers": 1}, False, "1 ps + 1 worker"),
+        ("dqn", {"num_ps": 0, "store": "shared_memory"}, False, "shared memory, hogwild + 2 workers"),
+        ("a3c", {"num_ps": 0, "store": "shared_memory"}, False, "shared memory, locked + 2 workers"),
+        ("paac", {"num_ps": 0, "store": "shared_memory"}, False, "shared memory, sync + 2 workers"),
+    ],
+)
+def test_the_kind_of_a_run_is_as_its_directory_says(tmp_path, agent, settings, in_one_process, kind):
+    path = write_run(tmp_path / "a", [])
+    RunDirectory(path).write_config(make_config(agent, "cartpole", settings), 1, in_one_process=in_one_process)
+    assert read_run(path).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -152,10 +170,10 @@ def test_stalenesses_of_all_workers_add_up(tmp_path):
 def test_what_the_workers_exchanged_adds_up(tmp_path):
     path = write_run(tmp_path / "a", [])
     assert math.isnan(read_megabytes(read_run(path)))
-    for worker, values in enumerate(((1.0, 2.5), (4.0,))):
+    for worker, values in enumerate(((1.0, 2.5, 0.5, 0.75), (4.0,))):  # worker 0 was started again
         rows = [{"megabytes_exchanged": value} for value in values]
         write_csv(path / f"worker-{worker}" / "metrics.csv", rows, ("megabytes_exchanged",))
-    assert read_megabytes(read_run(path)) == 2.5 + 4
+    assert read_megabytes(read_run(path)) == 2.5 + 0.75 + 4
     (path / "worker-2" / "metrics.csv").mkdir(parents=True)
     assert math.isnan(read_megabytes(read_run(path)))
 
