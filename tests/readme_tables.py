@@ -350,24 +350,27 @@ def kinds_table() -> str:
         ]
         rows.append([label, str(len(folders)), *map(spread, cells)])
     head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then"]
-    call = read("pong/ppo/compare.json")["calls"][0]
-    made = [made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])]
     commands = {
-        "local --agent=ppo --env=pong --local_steps=16": PPO_ON_PS[-1],
-        "local --env=pong": DQN_RUNS["async-2"][0],
-        "baseline --env=pong": DQN_RUNS["baseline"][0],
+        "compare --agent=ppo --store=shared_memory --env=pong --seeds=5": PPO_RUNS["baseline"] + PPO_RUNS["async-2"],
+        "local --agent=ppo --env=pong --local_steps=16 --seed=S": PPO_ON_PS,
         **{
-            f"local --agent={agent} --store=shared_memory --env=pong{GIVEN[agent]}": runs[0]
+            f"local --agent={agent} --store=shared_memory --env=pong{GIVEN[agent]} --seed=S": runs
             for agent, runs in SHARED_RUNS.items()
         },
+        "local --env=pong --seed=S": DQN_RUNS["async-2"],
+        "baseline --env=pong --seed=S": DQN_RUNS["baseline"],
     }
-    for command, folder in commands.items():
-        described = read(f"{folder}/config.json")
-        host, revision = described["host"]["cpu"], described["git_revision"]
-        made.append(
-            made_by(f"async-dqn {command} --seed=S", described["started"], host, described["versions"], revision)
-        )
-    return table(head, rows) + "".join(made)
+    made, machines = [], set()
+    for command, folders in commands.items():
+        configs = [read(f"{folder}/config.json") for folder in folders]
+        machines |= {
+            (one["host"]["cpu"], one["versions"]["tensorflow"], one["versions"]["async-dqn"]) for one in configs
+        }
+        dates, revisions = ({one[name][:n] for one in configs} for name, n in (("started", 10), ("git_revision", 7)))
+        made.append([f"`async-dqn {command}`", ", ".join(sorted(dates)), ", ".join(sorted(revisions))])
+    ((cpu, tensorflow, ours),) = machines
+    origin = f"\n\nMade on {cpu}, 2 cores; TensorFlow {tensorflow}, async-dqn {ours}, by:\n\n"
+    return table(head, rows) + origin + table(["command", "date", "at"], made).replace("---:", "---")
 
 
 def lunarlander_table() -> str:

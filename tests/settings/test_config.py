@@ -114,7 +114,9 @@ def test_with_more_than_two_workers_a_preset_has_one_local_step_and_shared_avera
         ("dqn", {"local_steps": 0}, 0, "own"),
         ("dqn", {"store": "shared_memory"}, 0, "own"),
         ("dqn", {"replay": "global"}, 4, "own"),  # one worker learns
-        ("dyna_q", {}, 4, "own"),  # so does worker 0 here: the others train a model
+        ("dyna_q", {"num_workers": 2}, 4, "own"),
+        ("dyna_q", {}, 0, "own"),  # several planners train one model
+        ("dyna_q", {"planning": "own"}, 1, "shared"),
     ],
 )
 def test_what_was_given_stays_and_one_learner_has_the_preset_of_two_workers(agent, given, local_steps, averages):
