@@ -94,7 +94,9 @@ def flags_table(*names: str) -> str:
 def speed_table(name: str) -> str:
     """Whole programs, and what the cluster makes of each of them: the median of the ratios within a repetition."""
     found, dtype = bench_values(name), "bfloat16" if "bfloat16" in name else "float32"
-    shown = [CLUSTER, ALONE, *(case for case in found if "Baselines" in case), LEARNER.format(dtype)]
+    ours = [case for case in found if case.startswith("local")]
+    peers = [case for case in found if "Baselines" in case]
+    shown = [*ours, ALONE, *peers, *(case for case in [LEARNER.format(dtype)] if case in found)]
     columns = ("agent steps/s", "minibatches/s", "cores used", "resident MB")
     rows = []
     for case in shown:
