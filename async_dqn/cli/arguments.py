@@ -180,13 +180,13 @@ def _agent_name(arguments: Sequence[str]) -> str:
     return Config.agent if named is None else named
 
 
-def _preset(arguments: Sequence[str], agent: str) -> tuple[str, Mapping[str, Any]]:
+def _preset(arguments: Sequence[str], agent: str, num_workers: int) -> tuple[str, Mapping[str, Any]]:
     """The preset that a command would start from, and its settings; ("", {}) where that is not known."""
     name, env = _value(arguments, "preset") or "auto", _value(arguments, "env") or Config.env
     try:
         if name == "auto":
             name = table.auto_preset(agent, {"env": env})
-        return name, table.find(agent).preset(name, Config.num_workers) | {"agent": agent, "env": env}
+        return name, table.find(agent).preset(name, num_workers) | {"agent": agent, "env": env}
     except (UserError, ImportError, KeyError):
         return "", {}
 
@@ -212,7 +212,8 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
     agent = _agent_name(rest) if command.trains else Config.agent
     values = flags.FlagValues()
     wants_help = "--help" in rest or "-h" in rest
-    preset, shown = _preset(rest, agent) if command.trains and wants_help else ("", {})
+    num_workers = 1 if name == "baseline" else Config.num_workers
+    preset, shown = _preset(rest, agent, num_workers) if command.trains and wants_help else ("", {})
     _define(values, command, table.find(agent), shown)
     if wants_help:
         usage = " ".join(["async-dqn", name, command.operands]).strip()

@@ -1,6 +1,7 @@
 """Eviction: ps 0 ends the membership of lost workers, so that others may take the steps that these had claimed."""
 
 import contextlib
+import functools
 
 import tensorflow as tf
 
@@ -44,5 +45,6 @@ class Evictor:
         for worker, token in list(self._left.items()):
             with contextlib.suppress(LostStep):
                 with contextlib.suppress(Outage):
-                    run_again(lambda: self._session.run(self._evict[worker], {self._token: token}), OWN_PATIENCE)  # noqa: B023
+                    step = functools.partial(self._session.run, self._evict[worker], {self._token: token})
+                    run_again(step, OWN_PATIENCE)
                 del self._left[worker]

@@ -111,8 +111,8 @@ def numbers(row: Mapping[str, str]) -> dict[str, float]:
 
 
 def rise(rows: Sequence[Mapping[str, float]], name: str) -> float:
-    """By how much a count went up in all; a process that is started again counts from 0 again."""
-    values = [row.get(name, math.nan) for row in rows]
+    """By how much a count went up in all, less cells that hold none; a process that is started again begins at 0."""
+    values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
     return sum(after - before if after >= before else after for before, after in itertools.pairwise(values))
 
 

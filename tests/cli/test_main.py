@@ -449,6 +449,13 @@ def test_help_gives_the_values_that_a_run_would_have(capsys, arguments, preset, 
     assert re.search(r"--n_step: [^\[]*\[(\d+)\]", out)[1] == str(n_step)
 
 
+@pytest.mark.parametrize(("command", "environments"), [("baseline", 16), ("local", 8)])
+def test_help_gives_what_a_preset_has_for_the_workers_that_there_will_be(capsys, command, environments):
+    assert main.main([command, "--agent=paac", CARTPOLE, "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"--envs_per_worker: Environments that a worker steps together. [{environments}]" in out
+
+
 def test_the_version_is_said(capsys):
     assert main.main(["--version"]) == 0
     assert re.fullmatch(r"async-dqn [\d.]+, tensorflow [\d.]+, .*, python 3[\d.]+\n", capsys.readouterr().out)

@@ -453,6 +453,16 @@ def test_a_refresh_in_a_step_that_was_lost_happens_once(opened, arrives, method)
 
 
 @pytest.mark.cluster
+def test_a_target_is_pulled_with_the_refresh_that_is_counted_but_has_not_reached_every_shard(opened):
+    first, second = opened("add", target_period=10)
+    second("push", _q(ONES, 1.0), Counters(updates=1, minibatches=9), 0)
+    first("fault", "push_to_some", _q(ONES, 1.0), Counters(updates=1, minibatches=1), [0])
+    online, counters = second("pull")
+    assert counters.target_refreshes == 1 and set(online["q"] - START["q"]) == {1, 2}
+    np.testing.assert_array_equal(second("pull_target")["q"], online["q"])
+
+
+@pytest.mark.cluster
 def test_counts_without_a_push_refresh_targets_too(opened):
     first, second = opened("add", target_period=10)
     first("push", _q(ONES, 1.0), Counters(updates=1), 0)

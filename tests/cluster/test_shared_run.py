@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import time
 
 import numpy as np
 import psutil
@@ -197,6 +198,23 @@ def test_a_killed_launcher_leaves_nothing(tmp_path, named_before):
         local.process.kill()
         local.wait(5)
         assert_nothing_left(run, named_before, deadline=30)
+    assert summary_of(run)["exit_reason"] == "interrupted"
+
+
+def test_workers_that_wait_for_a_frozen_one_save_and_end_where_the_launcher_is_killed(tmp_path, named_before):
+    run = RunDirectory(tmp_path / "run")
+    with commands(tmp_path) as start:
+        local = start("local", "local", *ENDLESS, "--update_mode=sync", "--num_workers=3", f"--logdir={run.path}")
+        wait_until_training(run)
+        victim = workers_of(local)[1]
+        victim.suspend()
+        try:
+            wait_until(lambda: time.time() - run.metrics.stat().st_mtime > 3, START, "the chief waits for its gradient")
+            local.process.kill()
+            wait_until(lambda: processes_naming(run.path) == [victim], 30, "all others have ended")
+        finally:
+            victim.kill()
+        assert_nothing_left(run, named_before)
     assert summary_of(run)["exit_reason"] == "interrupted"
 
 

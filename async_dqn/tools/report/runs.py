@@ -186,7 +186,8 @@ def read_megabytes(run: Run) -> float:
         workers = [list(map(numbers, read_rows(file))) for file in run.path.glob("worker-*/metrics.csv")]
     except OSError:
         return math.nan  # the others alone would be too few
-    return sum(rise([{name: 0.0}, *rows], name) for rows in workers) if any(workers) else math.nan
+    is_known = any(math.isfinite(row.get(name, math.nan)) for rows in workers for row in rows)
+    return sum(rise([{name: 0.0}, *rows], name) for rows in workers) if is_known else math.nan
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:

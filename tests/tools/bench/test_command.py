@@ -35,7 +35,7 @@ CARTPOLE = {
 def calm(monkeypatch):
     """The machine counts as quiet, and handlers of signals are put back."""
     monkeypatch.setattr(machine, "busy", lambda: [])
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -261,7 +261,7 @@ INTERRUPTIBLE = """
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything_in_order(tmp_path, number):
     script = tmp_path / "bench.py"
     script.write_text(textwrap.dedent(INTERRUPTIBLE))

@@ -174,7 +174,15 @@ def test_what_the_workers_exchanged_adds_up(tmp_path):
         rows = [{"megabytes_exchanged": value} for value in values]
         write_csv(path / f"worker-{worker}" / "metrics.csv", rows, ("megabytes_exchanged",))
     assert read_megabytes(read_run(path)) == 2.5 + 0.75 + 4
+    append(path / "worker-1" / "metrics.csv", "damaged", "4.5")
+    assert read_megabytes(read_run(path)) == 2.5 + 0.75 + 4.5
     (path / "worker-2" / "metrics.csv").mkdir(parents=True)
+    assert math.isnan(read_megabytes(read_run(path)))
+
+
+def test_where_no_worker_has_counted_what_it_exchanged_it_is_not_known(tmp_path):
+    path = write_run(tmp_path / "a", [])
+    write_csv(path / "worker-0" / "metrics.csv", [{"env_steps": 3}], ("env_steps",))
     assert math.isnan(read_megabytes(read_run(path)))
 
 
