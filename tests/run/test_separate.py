@@ -134,7 +134,7 @@ def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, 
     assert counters.staleness_max == 0  # nobody else pushes
     assert 0 < counters.age_sum / counters.received < 500
     row = parts.learner.metrics()
-    assert np.isfinite(row["loss"]) and row.keys() == {"loss", *parts.learner.agent.metrics}
+    assert np.isfinite(row["loss"]) and row.keys() == {"loss", "gradient_norm", *parts.learner.agent.metrics}
     if config.crossing == "--replay=global":
         warm = config.warmup_steps + 2 * config.n_step * config.num_actors * config.envs_per_worker
         assert counters.minibatches >= (1_003 - warm) // config.train_period
