@@ -28,6 +28,7 @@ _GOALS: dict[str, dict[str, Any]] = {
 }
 _WORKER_COUNTS = (1, 2, 4, 8)
 _LOCAL_STEPS = (0, 1, 16)  # beside those of the preset
+_REAL_STEPS = 60_000  # of Dyna-Q, which is there to need few; with planners on all cores, many take an hour
 _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
 
 
@@ -77,7 +78,8 @@ def _workers(quick: bool) -> Rows:
         for store in ("ps",) if quick else ("ps", "shared_memory"):
             for number in _WORKER_COUNTS[:2] if quick else _WORKER_COUNTS:
                 name = f"{agent} on {store}, {number}"
-                yield name, "local", agent, {"store": store, "num_workers": number}
+                few = {"total_steps": _REAL_STEPS} if agent == "dyna_q" else {}
+                yield name, "local", agent, {"store": store, "num_workers": number} | few
     for local_steps in () if quick else _LOCAL_STEPS:
         for number in _WORKER_COUNTS:
             name = f"dqn on ps, {local_steps} local steps, {number}"
