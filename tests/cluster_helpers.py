@@ -201,7 +201,7 @@ class _Worker:
         from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
         from async_dqn.cluster.versioned_store import VersionedStore
 
-        assert wait_until_reachable(self._spec.ps, START, lambda: False) == []
+        assert wait_until_reachable(self._spec.ps, START) == []
         token = new_token()
         defaults = {"target_period": 0, "max_staleness": 0, "deadline": 30.0}
         make: Any = VersionedStore if "quorum" in (options or {}) else RemoteParameterStore

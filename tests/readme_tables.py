@@ -44,7 +44,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "", cores: int = 2) -> str:
-    found = f"async-dqn {versions['async-dqn'] or ''}{f' at {revision[:7]}' if revision else ''}".replace("  ", " ")
+    found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", revision {revision[:7]}" if revision else "")
     return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, {cores} cores; TensorFlow {versions['tensorflow']}, {found}."
 
 
@@ -103,7 +103,7 @@ def speed_table(name: str) -> str:
         cells = [spread([v[key] for v in found[case]]) if key in found[case][0] else "-" for key in columns]
         ratios = [a["agent steps/s"] / b["agent steps/s"] for a, b in zip(found[CLUSTER], found[case], strict=True)]
         rows.append([case, *cells, "-" if case == CLUSTER else spread(ratios)])
-    return table(["program", *columns, "cluster to it"], rows) + bench_origin(f"bench/{name}")
+    return table(["program", *columns, "cluster / this program"], rows) + bench_origin(f"bench/{name}")
 
 
 def ways_table() -> str:
@@ -152,7 +152,7 @@ def cores_table() -> str:
         return [number(rate), number(rate / alone["agent steps/s"]), number(values["cores used"])]
 
     rows = [[case, *(cell for name in names for cell in cells(name, case))] for case in found["gpu"]]
-    head = ("agent steps/s", "to the baseline", "cores used")
+    head = ("agent steps/s", "times the baseline", "cores used")
     columns = [f"{title}: {what}" for title in ("CPU", "one GPU") for what in head]
     return table(["program", *columns], rows) + "".join(bench_origin(f"bench/{name}", cores=16) for name in names)
 
@@ -195,7 +195,7 @@ def pong_table() -> str:
             row = [f"[{workers}, seed {seed}](../results/{folder})", f"{steps:,}", f"{seconds / 60:.1f}"]
             row += [f"{summary['steps_per_second']:,.0f}", f"{games['mean']:.1f} ± {games['std']:.1f}"]
             rows.append(row)
-    return table(["run", "agent steps to 18", "minutes to 18", "steps/s", "30 greedy games"], rows)
+    return table(["run", "agent steps to 18", "minutes to 18", "steps/s", "return of 30 greedy games"], rows)
 
 
 def types_table() -> str:
@@ -214,7 +214,7 @@ def types_table() -> str:
             [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
         ]
         rows.append([f"`{agent}`", f"`{dtype}`", str(len(folders)), *map(spread, cells)])
-    head = ["`--agent`", "`--compute_dtype`", "runs", "agent steps to 18", "30 greedy games then"]
+    head = ["`--agent`", "`--compute_dtype`", "runs", "agent steps to 18", "mean return of 30 greedy games"]
     return table(head, rows)
 
 
@@ -319,7 +319,7 @@ def of_study(folder: str, kinds: str, last: dict[str, str], goal: str = "195") -
         if len(reached) < len(runs):
             cells[:2] = [f"{len(reached)} of {len(runs)} runs", "-"]
         rows.append([kind, *cells])
-    head = [kinds, f"agent steps to {goal}", "seconds to it", "agent steps/s", "updates/s", *last.values()]
+    head = [kinds, f"agent steps to {goal}", f"seconds to {goal}", "agent steps/s", "updates/s", *last.values()]
     return table(head, rows) + study_origin(found)
 
 
@@ -351,7 +351,7 @@ def kinds_table() -> str:
             [read(f"{folder}/evaluation.json")["mean"] for folder in folders],
         ]
         rows.append([label, str(len(folders)), *map(spread, cells)])
-    head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "30 greedy games then"]
+    head = ["", "runs", "agent steps to 18", "minutes to 18", "agent steps/s", "mean return of 30 greedy games"]
     commands = {
         "compare --agent=ppo --store=shared_memory --env=pong --seeds=5": PPO_RUNS["baseline"] + PPO_RUNS["async-2"],
         "local --agent=ppo --env=pong --local_steps=16 --seed=S": PPO_ON_PS,
@@ -372,7 +372,7 @@ def kinds_table() -> str:
         made.append([f"`async-dqn {command}`", ", ".join(sorted(dates)), ", ".join(sorted(revisions))])
     ((cpu, tensorflow, ours),) = machines
     origin = f"\n\nMade on {cpu}, 2 cores; TensorFlow {tensorflow}, async-dqn {ours}, by:\n\n"
-    return table(head, rows) + origin + table(["command", "date", "at"], made).replace("---:", "---")
+    return table(head, rows) + origin + table(["command", "date", "revision"], made).replace("---:", "---")
 
 
 def lunarlander_table() -> str:

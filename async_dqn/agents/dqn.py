@@ -12,7 +12,7 @@ from async_dqn.agents.base import Loss, Params, make_network
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.base import schedules
 from async_dqn.base.errors import UserError
-from async_dqn.data.experience import Evaluate, Experience, ReplayExperience, Sampler, UniformSampler
+from async_dqn.data.experience import Evaluate, Experience, ReplayExperience, Sampler
 from async_dqn.data.prioritized import PrioritizedSampler, priority_bytes
 from async_dqn.data.replay import Replay, required_bytes
 from async_dqn.envs.vector_env import EnvironmentSpec
@@ -204,10 +204,10 @@ class DQN(EpsilonGreedyAgent):
             discount=config.discount,
         )
 
-    def _make_sampler(self, replay: Replay) -> Sampler:
+    def _make_sampler(self, replay: Replay) -> Sampler | None:
         config = self.config
         if not config.prioritized:
-            return UniformSampler(replay)
+            return None  # uniform
         beta = schedules.linear(config.importance_exponent, 1.0, begin=0, steps=config.total_steps)
         return PrioritizedSampler(replay, priority_exponent=config.priority_exponent, importance_exponent=beta)
 

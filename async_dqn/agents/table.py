@@ -47,10 +47,10 @@ def find(name: str) -> type[Agent]:
 def auto_preset(agent: str, settings: Mapping[str, Any]) -> str:
     """The name of the preset for the environment in settings. Raises UserError for one that there is not."""
     from async_dqn.envs import registry  # gymnasium takes its time, and who names a preset needs none of it
-    from async_dqn.envs.options import Options
+    from async_dqn.settings.environment import EnvironmentOptions
 
     env = settings.get("env", Config.env)
-    return find(agent).default_preset(registry.resolve(env, Config.protocol, Options.of(settings)))
+    return find(agent).default_preset(registry.resolve(env, Config.protocol, EnvironmentOptions.from_dict(settings)))
 
 
 def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config:

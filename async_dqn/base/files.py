@@ -2,12 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>[0-9]{1,9})\.tmp")
 _MAX_TEXT = 64 * 2**20  # bytes of a JSON file; ours have a few thousand
@@ -29,6 +30,15 @@ def read_regular(path: Path, limit: int = _MAX_TEXT) -> bytes:
     if len(content) > limit:
         raise ValueError(f"it is larger than {limit:,} bytes")
     return content
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """The object that a JSON file holds; None where there is no file, or it holds something else."""
+    try:
+        value = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError):  # its content may be anything
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def remove_leftovers(directory: Path, names: str) -> None:

@@ -130,7 +130,7 @@ def _define(values: flags.FlagValues, command: Command, agent: type[Agent], show
     if command.trains:
         text = f"Settings to start from: auto (by --env), {', '.join(agent.presets)}. Single flags override it."
         flags.DEFINE_string("preset", "auto", text, flag_values=values)
-        _define_boolean(values, "resume", False, "Go on with the run in --logdir.")
+        _define_boolean(values, "resume", False, "Resume the run in --logdir.")
     if command.logdir:
         flags.DEFINE_string("logdir", None, command.logdir, flag_values=values)
     _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")

@@ -66,7 +66,7 @@ def decided_by(spec: ClusterSpec, values: flags.FlagValues) -> dict[str, Any]:
 def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:
     """The run directory, checked. A chief that comes back may rejoin the live cluster of a run without --resume."""
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
-    is_live = may_rejoin is not None and not wait_until_reachable(may_rejoin.ps, 0.0, lambda: False)
+    is_live = may_rejoin is not None and not wait_until_reachable(may_rejoin.ps)
     run.check(resume=values.resume or (is_live and run.run_id() is not None))
     return run
 
@@ -99,13 +99,6 @@ def check_distributed(config: Config) -> None:
     """Refuses an agent that trains in one process."""
     if not find(config.agent).distributed:
         raise UserError(f"--agent={config.agent}: trains in one process: use the command baseline")
-
-
-def index_of(values: flags.FlagValues, num_workers: int) -> int:
-    """The index that --task_index gives a worker that is in no cluster spec."""
-    if values.task_index is None or not 0 <= values.task_index < num_workers:
-        raise UserError(f"--task_index={values.task_index}: must be 0 to {num_workers - 1}")
-    return int(values.task_index)
 
 
 def existing_run(values: flags.FlagValues) -> RunDirectory:

@@ -180,13 +180,15 @@ _OF_STUDIES = {
     "env", "seed", "threads", "total_steps", "stop_at_return", "gpus", "lease", "checkpoint_period", "log_period"
 }  # fmt: skip
 _WORK = (
-    "What is learned: nature (DQN, network of Mnih et al. 2015), a2c (A3C, so too), pong-fast (all on Pong) or boxing."
+    "What is learned: nature (DQN with the network of Mnih et al. 2015), a2c (A3C with the same network) or pong-fast, "
+    "all on Pong; or boxing."
 )
 _CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
     "checkpoint",
     TEXT,
     None,
-    "Which: best (by the mean return of 100 games), newest, or its agent steps [best, or newest where there is none].",
+    "The checkpoint to use: best (highest mean return of 100 games), newest, or the agent steps of one [best, or "
+    "newest where there is none].",
 )
 COMMANDS = {
     "agents": Command("List the algorithms: what each is and can be trained in, its presets and its flags.", _agents),
@@ -235,7 +237,8 @@ COMMANDS = {
                 "format",
                 flags.EnumParser(["saved_model", "agent"]),
                 "saved_model",
-                "saved_model: observations to what the network says; agent: what evaluate plays, in half precision.",
+                "saved_model: a TensorFlow SavedModel from observations to the network's outputs; agent: a small run "
+                "directory that evaluate plays, in half precision.",
             ),
             _CHECKPOINT,
             ("output", TEXT, None, "Folder to write [LOGDIR/export]."),
@@ -254,8 +257,8 @@ COMMANDS = {
                 None,
                 "Train a study on CartPole: algorithms (each in one process), sharing (ways to share parameters and "
                 "replay), workers (what more workers bring; hours), parallelism (A3C by gradients and by data), "
-                "planning (Dyna-Q with more and more of it). With --quick a part of it; with --env=LunarLander-v3 "
-                "fewer kinds of sharing and workers, in which each run takes minutes.",
+                "planning (Dyna-Q with more and more simulated minibatches). With --quick a part of it; with "
+                "--env=LunarLander-v3 fewer kinds of sharing and workers, in which each run takes minutes.",
             ),
             ("worker_counts", TEXT, "2", "Workers of the clusters to compare, such as 2 or 1,2,4."),
             (
@@ -289,7 +292,12 @@ COMMANDS = {
         options=(
             ("quick", flags.BooleanParser(), False, "A first look, in less than five minutes."),
             ("sections", TEXT, "programs,parts,limit", "Some of programs, parts, limit, scale, sharing; or none."),
-            ("peer", flags.EnumParser(["none", "sb3"]), "none", "Also measure somebody else's program: none, sb3."),
+            (
+                "peer",
+                flags.EnumParser(["none", "sb3"]),
+                "none",
+                "Also measure another program: none, sb3 (Stable-Baselines3).",
+            ),
             ("repetitions", Whole(1, 1_000), None, "How often each case is measured, all in turn [5; 1 with --quick]."),
             ("seconds", Number(1, 86_400), None, "Seconds that a whole program is measured for [30; 8 with --quick]."),
             ("work", flags.EnumParser(["nature", "a2c", "pong-fast", "boxing"]), "nature", _WORK),

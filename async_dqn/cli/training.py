@@ -115,7 +115,9 @@ def _shared_worker(call: Call) -> int:
     """A worker that `local --store=shared_memory` has started."""
     values = call.values
     config = from_flags.config(values, {})
-    index = from_flags.index_of(values, config.num_workers)
+    index = values.task_index
+    if index is None or not 0 <= index < config.num_workers:
+        raise UserError(f"--task_index={index}: must be 0 to {config.num_workers - 1}")
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
     if index == 0:
         run.check(resume=values.resume)
@@ -242,19 +244,19 @@ COMMANDS = {
         options=(PROGRESS,),
     ),
     "worker": Command(
-        "Be one worker of a cluster.",
+        "Run one worker of a cluster.",
         _worker,
         logdir=_RUN_DIRECTORY,
         trains=True,
         joins_cluster=True,
         options=(
             ("max_restarts", Whole(0, 1_000), 0, _RESTARTS.format("it")),
-            ("memory", Whole(), None, "The shared memory of `local --store=shared_memory`, which gives it."),
-            ("experience", Whole(), None, "The queue of `local --store=shared_memory`, which gives it."),
+            ("memory", Whole(), None, "Internal: `local --store=shared_memory` sets it."),
+            ("experience", Whole(), None, "Internal: `local --store=shared_memory` sets it."),
         ),
     ),
     "ps": Command(
-        "Be one parameter server of a cluster.",
+        "Run one parameter server of a cluster.",
         _ps,
         logdir="The run directory, for metrics of its own [none].",
         trains=True,

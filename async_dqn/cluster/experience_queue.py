@@ -109,10 +109,6 @@ class RemoteQueue:
         """Items in the queue."""
         return int(self._run(self._size))
 
-    def close(self) -> None:
-        """Ends the thread; the queue stays."""
-        self._session.close()
-
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         try:
             return run_again(lambda: self._session.run(fetches, feed), self._deadline)

@@ -165,7 +165,7 @@ class LeaseKeeper:
             is_last = self._ending.is_set()
             feed = {message: Message(self._worker, self._token, self._code if is_last else ALIVE)}
             try:
-                if not wait_until_reachable(address, 0.0, lambda: False):
+                if not wait_until_reachable(address):
                     if session.run([tell, num_stops], feed)[1]:
                         self._on_stop()
                     if is_last:

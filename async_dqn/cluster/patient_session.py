@@ -144,7 +144,7 @@ class PatientSession:
         return call.result()
 
     def _lost(self, reason: str) -> Exception:
-        missing = wait_until_reachable(self.addresses, 0.0, lambda: False)
+        missing = wait_until_reachable(self.addresses)
         self.renew()
         if missing:
             return Outage(f"the parameter server at {', '.join(missing)} has ended ({reason})")

@@ -4,7 +4,7 @@ import ipaddress
 import os
 from collections.abc import MutableMapping
 
-from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.cluster.spec import ClusterSpec, host_and_port
 
 # In the order in which gRPC looks for them. The first is for nothing but gRPC: who sets it asks for a proxy.
 _ASKED_FOR = "grpc_proxy"
@@ -19,7 +19,7 @@ def bypass(spec: ClusterSpec, environ: MutableMapping[str, str] = os.environ) ->
     """
     if not any(map(environ.get, VARIABLES)):
         return
-    hosts = {address.rpartition(":")[0].strip("[]") for address in (*spec.ps, *spec.worker)}
+    hosts = {host_and_port(address)[0] for address in (*spec.ps, *spec.worker)}
     if environ.get(_ASKED_FOR):
         hosts = set(filter(_is_loopback, hosts))
     given = next((environ[name] for name in _EXCEPTIONS if name in environ), "")

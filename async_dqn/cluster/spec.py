@@ -54,11 +54,10 @@ class ClusterSpec:
                 raise UserError(f'no {job}: "{job}" must list at least one "host:port"')
             for index, address in enumerate(addresses):
                 name = f"{job} {index}"
-                host_and_port = _split(address, name)
-                if host_and_port in seen:
-                    other = seen[host_and_port]
-                    raise UserError(f"{name} repeats the address of {other}, {address}; each needs its own")
-                seen[host_and_port] = name
+                parts = host_and_port(address, name)
+                if parts in seen:
+                    raise UserError(f"{name} repeats the address of {seen[parts]}, {address}; each needs its own")
+                seen[parts] = name
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClusterSpec:
@@ -148,7 +147,7 @@ class ClusterSpec:
 
     def workers_beside(self, worker: int) -> list[int]:
         """The workers on the host of one of them, as the addresses name it, that one included."""
-        hosts = [address.rpartition(":")[0].lower() for address in self.worker]
+        hosts = [host_and_port(address)[0] for address in self.worker]
         return [other for other, host in enumerate(hosts) if host == hosts[worker]]
 
     def address(self, job: str, index: int) -> str:
@@ -171,7 +170,9 @@ class ClusterSpec:
         return {"ps": list(self.ps), "worker": list(self.worker)}
 
 
-def wait_until_reachable(addresses: Sequence[str], deadline: float, should_stop: Callable[[], bool]) -> list[str]:
+def wait_until_reachable(
+    addresses: Sequence[str], deadline: float = 0.0, should_stop: Callable[[], bool] = lambda: False
+) -> list[str]:
     """Waits until something listens on every address; gives those where nothing does after `deadline` seconds."""
     end = time.monotonic() + deadline
     missing = list(addresses)
@@ -185,9 +186,8 @@ def wait_until_reachable(addresses: Sequence[str], deadline: float, should_stop:
 
 
 def _listens(address: str) -> bool:
-    host, port = _split(address, "address")
     try:
-        with socket.create_connection((host.strip("[]"), port), timeout=1.0):
+        with socket.create_connection(host_and_port(address), timeout=1.0):
             return True
     except OSError:
         return False
@@ -198,7 +198,7 @@ def check_port(address: str) -> None:
 
     Tries all interfaces, as `tf.distribute.Server` does.
     """
-    _, port = _split(address, "address")
+    _, port = host_and_port(address)
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
@@ -211,8 +211,15 @@ def check_port(address: str) -> None:
         raise UserError(f"cannot listen on {address}: {fault}") from error
 
 
-def _split(address: object, name: str) -> tuple[str, int]:
-    """Return host and port of a valid address; `name` is what messages call its owner."""
+def host_and_port(address: object, name: str = "address") -> tuple[str, int]:
+    """Return the parts of a valid address, an IPv6 host without its brackets.
+
+    Args:
+        name: what messages call its owner.
+
+    Raises:
+        UserError: it is not a valid address.
+    """
     if not isinstance(address, str):
         raise UserError(f'{name} is {_repr.repr(address)}; it must be a string "host:port"')
     match = _ADDRESS.fullmatch(address)
@@ -223,7 +230,7 @@ def _split(address: object, name: str) -> tuple[str, int]:
     digits = match["port"].lstrip("0")
     if not digits or len(digits) > 5 or int(digits) > 65535:
         raise UserError(f"{name} is {_repr.repr(address)}; the port must be 1 to 65535")
-    return match["host"].lower(), int(digits)
+    return match["host"].strip("[]").lower(), int(digits)
 
 
 def _is_ipv6(host: str) -> bool:

@@ -1,6 +1,6 @@
 """What a learner learns from when others act: experience filled from a queue, so that it cannot tell the difference."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class _Receiver:
     def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: OnBlock):
         self.batch: Any = inner.batch
         self.ring: Replay | None = inner.ring
+        self.draw, self.feedback, self.state, self.restore = inner.draw, inner.feedback, inner.state, inner.restore
         self.inner, self._queue, self._on_block = inner, queue, on_block
         self._last: dict[int, tuple[tuple[int, int], int]] = {}  # stream and number of each sender's last item
         self.is_idle = False  # at the last look nothing was in the queue
@@ -53,20 +54,8 @@ class _Receiver:
         """Takes in a block; `follows`: nothing is missing between it and the one before from this sender."""
         raise NotImplementedError
 
-    def draw(self, rng: np.random.Generator, step: int) -> None:
-        self.inner.draw(rng, step)
-
-    def feedback(self, per_item: np.ndarray) -> None:
-        self.inner.feedback(per_item)
-
     def truncate(self, envs: np.ndarray | None = None) -> None:
         self.inner.truncate(envs)
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return self.inner.state()
-
-    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
-        self.inner.restore(arrays, values)
 
 
 class ReplayReceiver(_Receiver):

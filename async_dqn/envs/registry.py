@@ -19,11 +19,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.checks import Checked
-from async_dqn.envs.options import Options
 from async_dqn.envs.processes import EnvironmentProcesses
 from async_dqn.envs.spaces import Adapted, Unsupported
 from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
 from async_dqn.envs.wrappers import wrap
+from async_dqn.settings.environment import EnvironmentOptions
 
 # How a game starts and what makes it random. `classic`: Mnih et al. 2015, and FIRE for the first frame where
 # a game has it. `machado`: Machado et al. 2018, section 5, as in Dopamine.
@@ -33,7 +33,7 @@ _ATARI_PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 
 _ATARI_FRAME_SKIP = 4
-_PLAIN = Options()
+_PLAIN = EnvironmentOptions()
 _ATARI_ENTRY = "ale_py.env:AtariEnv"  # of an emulator among gymnasium's environments
 
 # An emulator is seeded by loading its ROM anew, which takes a tenth of a second, most of it for a table of blended
@@ -41,7 +41,7 @@ _ATARI_ENTRY = "ale_py.env:AtariEnv"  # of an emulator among gymnasium's environ
 ATARI_STEPS_PER_SEED = 5_000
 
 
-def resolve(id: str, protocol: str, options: Options = _PLAIN) -> EnvironmentSpec:
+def resolve(id: str, protocol: str, options: EnvironmentOptions = _PLAIN) -> EnvironmentSpec:
     """Looks up an environment without starting a run.
 
     Args:
@@ -183,7 +183,7 @@ def _resolve_atari(game: str, protocol: str) -> EnvironmentSpec:
     )
 
 
-def _resolve_gymnasium(id: str, options: Options) -> EnvironmentSpec:
+def _resolve_gymnasium(id: str, options: EnvironmentOptions) -> EnvironmentSpec:
     environment = _make_or_explain(id, options)
     environment.close()
     try:
@@ -214,7 +214,7 @@ def _resolve_gymnasium(id: str, options: Options) -> EnvironmentSpec:
     )
 
 
-def _make_or_explain(id: str, options: Options) -> gymnasium.Env:
+def _make_or_explain(id: str, options: EnvironmentOptions) -> gymnasium.Env:
     """Makes one environment. Raises UserError with its own reason where it cannot be made."""
     module, _, name = id.rpartition(":")
     is_looked_up = False
@@ -239,7 +239,7 @@ def _make_or_explain(id: str, options: Options) -> gymnasium.Env:
         raise UserError(f"--env={id}: cannot be made: {type(error).__name__}: {one_line(error)}") from error
 
 
-def _make(id: str, options: Options, **arguments: Any) -> gymnasium.Env:
+def _make(id: str, options: EnvironmentOptions, **arguments: Any) -> gymnasium.Env:
     """Makes one gymnasium environment, without its own time limit and without a word on the terminal."""
     module, _, name = id.rpartition(":")
     if module:

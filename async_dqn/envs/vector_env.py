@@ -11,8 +11,8 @@ import numpy as np
 
 from async_dqn.base import types
 from async_dqn.base.errors import RunFailed
-from async_dqn.envs.options import Options
 from async_dqn.envs.packing import Packing
+from async_dqn.settings.environment import EnvironmentOptions
 
 # Multiples of it, 2^30 over the golden ratio, lie far apart modulo 2^30, and so do the seeds of an environment.
 _SEED_STRIDE = 663_608_941
@@ -42,7 +42,7 @@ class EnvironmentSpec:
     packing: Packing | None = None  # what the bytes of an observation of several parts are
     bounds: tuple[float, float] = (0.0, 255.0)  # the least and the largest value in a picture
     left_out: tuple[str, ...] = ()  # parts of an observation that nothing is learned from, as they are text or unknown
-    options: Options = Options()  # how it is made
+    options: EnvironmentOptions = EnvironmentOptions()  # how it is made
 
     @property
     def is_continuous(self) -> bool:

@@ -11,10 +11,10 @@ from gymnasium import spaces
 from PIL import Image
 
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.envs.options import Options
+from async_dqn.settings.environment import EnvironmentOptions
 
 
-def wrap(env: gymnasium.Env, options: Options) -> gymnasium.Env:
+def wrap(env: gymnasium.Env, options: EnvironmentOptions) -> gymnasium.Env:
     """The environment in the wrappers that are asked for. Raises UserError where one does not fit."""
     if options.wrapper:
         env = _user_wrapper(options.wrapper)(env)

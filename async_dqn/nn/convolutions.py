@@ -17,7 +17,6 @@ _LAYERS = {  # filters, size, stride
 }
 _SECTIONS = (16, 32, 32)  # filters of impala's, each of which halves the sides
 _BLOCKS = 2  # residual blocks in each
-NAMES = (*_LAYERS, "impala")
 MIN_SIDE = {"nature": 36, "nips": 20, "small": 1, "impala": 1}  # pixels
 
 _CELL = 4  # pixels: the stride of nature's and nips's first convolution, and half its size

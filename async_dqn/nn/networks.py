@@ -55,7 +55,6 @@ class Network(NamedTuple):
       recurrent_size: M, numbers of the recurrent state; 0: it has none.
     """
 
-    name: str
     shapes: dict[str, tuple[int, ...]]
     init: Callable[[np.random.Generator], dict[str, np.ndarray]]
     apply: Callable[..., dict[str, tf.Tensor]]
@@ -196,7 +195,7 @@ def make_network(
             outputs |= {name: tf.where(mask, outputs[name], tf.constant(NEVER)) for name in outputs if name in MASKED}
         return outputs if recurrent_state is None else {**outputs, "recurrent_state": recurrent_state}
 
-    return Network(name, shapes, init, apply, recurrent.recurrent_size if recurrent else 0)
+    return Network(shapes, init, apply, recurrent.recurrent_size if recurrent else 0)
 
 
 class Unpacked(NamedTuple):

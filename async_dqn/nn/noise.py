@@ -53,4 +53,4 @@ def with_noise(network: Network) -> Network:
             found[f"{layer}/b"] = params[f"{layer}/b"] + params[f"{layer}/b_sigma"] * of_outputs
         return found
 
-    return Network(f"noisy {network.name}", network.shapes | sigmas, init, apply)
+    return Network(network.shapes | sigmas, init, apply)

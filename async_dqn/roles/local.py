@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
 from async_dqn.base.files import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run.csv_log import last_rows
-from async_dqn.run.directory import RunDirectory
+from async_dqn.run.directory import COMPLETE, RunDirectory
 from async_dqn.run.progress import Progress, count
 from async_dqn.run.supervise import supervise_cluster
 from async_dqn.run.watch import Watch
@@ -111,7 +110,7 @@ def run_local(
             inherited=[*inherited, *meeting.inherited],
             enter=meeting.enter,
             is_final=is_final,
-            is_done=lambda: is_chief and verdict() in ("finished", "solved"),
+            is_done=lambda: is_chief and verdict() in COMPLETE,
         )
         return task
 
@@ -119,15 +118,7 @@ def run_local(
     with meet as meeting:
         servers = [make_task("ps", index, meeting) for index in range(config.num_ps)]
         workers = [make_task("worker", index, meeting) for index in range(config.num_workers)]
-        watch = Watch(
-            run,
-            servers,
-            workers,
-            progress,
-            total_steps=config.total_steps,
-            goal=config.stop_at_return,
-            needed=steps_to_goal(config),
-        )
+        watch = Watch(run, servers, workers, progress, config)
 
         def look() -> None:
             meeting.look(workers)

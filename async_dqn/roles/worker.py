@@ -43,7 +43,7 @@ def run_worker(
     code = 1
     try:
         missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
-        if should_stop.is_set() and (worker or not _all_listen(spec)):  # a chief may have a run to end for all
+        if should_stop.is_set() and (worker or wait_until_reachable(spec.ps)):  # a chief may have a run to end for all
             code = 130
             return code
         if missing and not should_stop.is_set():
@@ -80,10 +80,6 @@ def run_worker(
         unreached = keeper.finish(code, _SIGNAL_DEADLINE)
         if unreached and code:
             progress.say(f"no answer to the done signal from ps {', '.join(map(str, unreached))}")
-
-
-def _all_listen(spec: ClusterSpec) -> bool:
-    return not wait_until_reachable(spec.ps, 0.0, lambda: False)
 
 
 def make_queue(config: Config, worker: int, open_queue: Callable[..., RemoteQueue]) -> ExperienceQueue | None:

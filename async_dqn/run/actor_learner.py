@@ -45,7 +45,6 @@ class ActorLearner(Actor):
             agent,
             client,
             experience,
-            max_gradient_norm=config.max_gradient_norm,
             rng=np.random.default_rng(seeds.spawn(1)[0]),
         )
 

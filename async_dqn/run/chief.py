@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.errors import RunError
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.run.csv_log import CsvWriter, rewind, rows
@@ -22,7 +21,7 @@ from async_dqn.run.metrics import (
     mean_staleness,
     metric_fields,
 )
-from async_dqn.run.progress import Progress, progress_line
+from async_dqn.run.progress import Progress, progress_of
 from async_dqn.run.resume import STORE
 from async_dqn.run.saver import Saver
 from async_dqn.run.separate import SeparateLearner
@@ -89,7 +88,6 @@ class Chief:
         self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
         self._per_update = max(1, agent.config.accumulate)
         self._progress = progress
-        self._needed = steps_to_goal(agent.config)
         self.keep: Callable[[Mapping[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
         self._saver = Saver(run, agent.config.keep_checkpoints, progress.say)
         self._workers: list[WorkerStatus] = []
@@ -197,11 +195,6 @@ class Chief:
         """Seconds of training, those before a resume included."""
         return self._offset + time.monotonic() - self._started
 
-    @property
-    def is_solved(self) -> bool:
-        """Whether the mean return reached the goal."""
-        return self._tracker.solved_at is not None
-
     def tick(self) -> None:
         """Does what is due; called after every step of the run loop."""
         now = time.monotonic()
@@ -230,8 +223,8 @@ class Chief:
         row |= self._learner.metrics() | self._rates.rates(counters)
         self._metrics.write(row)
         self._tensorboard.write(row, counters.env_steps)
-        self._progress.show(progress_line(row, self._config.total_steps, self._config.stop_at_return, self._needed))
-        if self.is_solved and not counters.stopped:
+        self._progress.show(progress_of(row, self._config))
+        if self._tracker.solved_at is not None and not counters.stopped:
             self._store.add_counts(Counters(stopped=Stop.SOLVED))
         self._keep_best()
         return counters

@@ -18,13 +18,20 @@ import psutil
 
 from async_dqn.agents.table import config_from_dict
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.base.files import read_regular, write_atomically
+from async_dqn.base.files import json_object, read_regular, write_atomically
 from async_dqn.run import provenance
 from async_dqn.settings.config import Config
 from async_dqn.system import processor
 
 FORMAT = 2  # of run directories; 1 had one network without a name, and counters by position
 _ENDING = 20.0  # seconds that processes may take to end once the command that started them was killed
+
+COMPLETE = ("finished", "solved")  # the exit reasons of a run that has trained to its end
+
+
+def is_over(exit_reason: str) -> bool:
+    """Whether a run has trained to its end, or failed in a way that going on would not mend."""
+    return exit_reason in COMPLETE or exit_reason.startswith("failed")
 
 
 def default_logdir(env: str, agent: str) -> Path:
@@ -149,18 +156,13 @@ class RunDirectory:
 
     def run_id(self) -> int | None:
         """The id that config.json gives the run that lies here, if there is one."""
-        try:
-            run_id = int(json.loads(read_regular(self.config))["run_id"])
-            return run_id if 0 < run_id < 2**63 else None
-        except Exception:  # whatever json makes of content that may be anything
-            return None
+        run_id = (json_object(self.config) or {}).get("run_id")
+        return run_id if type(run_id) is int and 0 < run_id < 2**63 else None
 
     def agent_name(self) -> str | None:
         """The agent that config.json names, if there is one to be read."""
-        try:
-            return str(json.loads(read_regular(self.config))["config"]["agent"])
-        except Exception:  # it may be anything
-            return None
+        settings = (json_object(self.config) or {}).get("config")
+        return str(settings["agent"]) if isinstance(settings, dict) and "agent" in settings else None
 
     def has_failed(self) -> bool:
         """Whether the run that lies here has ended for a reason that going on with it as it is would not mend."""
@@ -168,18 +170,12 @@ class RunDirectory:
 
     def has_trained(self) -> bool:
         """Whether the run that lies here has made agent steps and ended in order, which leaves a checkpoint."""
-        return self.exit_reason() in ("finished", "solved", "interrupted") and self._said("env_steps") not in (None, 0)
+        summary = json_object(self.summary) or {}
+        return summary.get("exit_reason") in (*COMPLETE, "interrupted") and bool(summary.get("env_steps"))
 
     def exit_reason(self) -> str:
         """What summary.json says on how the run ended; "" where there is none yet."""
-        return str(self._said("exit_reason") or "")
-
-    def _said(self, name: str) -> Any:
-        """A value of summary.json; None where there is none."""
-        try:
-            return json.loads(read_regular(self.summary))[name]
-        except Exception:  # it may be anything
-            return None
+        return str((json_object(self.summary) or {}).get("exit_reason") or "")
 
     def new_exit_reason(self) -> Callable[[], str]:
         """What says from now on how the run has ended; "" until then, whatever an earlier one has left here."""
@@ -229,10 +225,10 @@ class RunDirectory:
 
     def check_resumable(self) -> None:
         """Raises UserError where the run here is of a format that can be played and exported, but not gone on with."""
-        try:
-            number = json.loads(read_regular(self.config)).get("format", 1)
-        except Exception:  # whatever json makes of it; `read_config` says what is wrong
+        described = json_object(self.config)
+        if described is None:  # `read_config` says what is wrong
             return
+        number = described.get("format", 1)
         if number != FORMAT:
             raise UserError(
                 f"--resume: {self.path} is a run directory of format {one_line(number, 50)}, and this version goes on "

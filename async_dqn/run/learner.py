@@ -27,7 +27,6 @@ class Learner:
       agent: says what the loss is.
       client: this worker's copy of the parameters and its way to the global ones.
       experience: of this worker.
-      max_gradient_norm: larger gradients of all modules together are scaled down to it; 0: never.
       rng: for what is drawn from experience, and the seeds of the losses.
     """
 
@@ -37,11 +36,9 @@ class Learner:
         client: ParameterClient,
         experience: Source,
         *,
-        max_gradient_norm: float,
         rng: np.random.Generator,
     ):
         self._agent, self._client, self._experience = agent, client, experience
-        self._max_gradient_norm = max_gradient_norm
         self._rng = rng
         self.has_learned = False
         self.largest_reward = 0.0  # that came in, whatever its sign
@@ -94,10 +91,10 @@ class Learner:
         return made
 
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """All gradients, where those of trained modules are scaled down to `max_gradient_norm`; and their norm."""
+        """All gradients, where those of trained modules are scaled down to `--max_gradient_norm`; and their norm."""
         named = list(zip(gradients, self._agent.trained, strict=True))
         trained = [one for one, module in named if module.is_trained]
-        clipped, norm = clip_together(trained, self._max_gradient_norm)
+        clipped, norm = clip_together(trained, self._agent.config.max_gradient_norm)
         remaining = iter(clipped)
         return [next(remaining) if module.is_trained else one for one, module in named], norm
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from async_dqn.agents.table import TABLE, find
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
-from async_dqn.envs.options import Options
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.settings.config import Config
+from async_dqn.settings.environment import EnvironmentOptions
 from async_dqn.system.memory import available_bytes
 
 
 def resolve(config: Config) -> EnvironmentSpec:
     """The environment. Raises UserError where it, the protocol and the network do not fit together."""
-    spec = registry.resolve(config.env, config.protocol, Options.of(vars(config)))
+    spec = registry.resolve(config.env, config.protocol, EnvironmentOptions.from_dict(vars(config)))
     agent = find(config.agent)
     if spec.is_continuous and not agent.continuous_actions:
         able = [name for name in TABLE if find(name).continuous_actions]

@@ -9,6 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from async_dqn.agents.goals import steps_to_goal
+from async_dqn.settings.config import Config
+
 
 def format_seconds(seconds: float) -> str:
     """1:02:03, or 2:03; a dash where it is not known."""
@@ -59,6 +62,11 @@ def progress_line(
         is_learning = row.get("updates", 0) > 0  # before it, the speed is another one
         parts[-1] += f", {_left(steps, rate, total_steps, has_goal, needed if is_learning else None)} left"
     return " | ".join(parts)
+
+
+def progress_of(row: Mapping[str, Any], config: Config) -> str:
+    """The progress line of a run with these settings."""
+    return progress_line(row, config.total_steps, config.stop_at_return, steps_to_goal(config))
 
 
 def _left(steps: int, rate: float, total_steps: int, has_goal: bool, needed: tuple[int, int] | None) -> str:

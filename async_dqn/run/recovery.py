@@ -141,7 +141,7 @@ class WorkerRun:
                     "give its folder as --logdir"
                 )
             say("the network is live; going on with it")
-            newest = load_newest(self._run, say) if resume or not self._has_begun else None
+            newest = load_newest(self._run.checkpoints, say) if resume or not self._has_begun else None
             restored = newest.values if newest else None
         elif self._should_stop.is_set():
             return None

@@ -1,6 +1,7 @@
 """Going on from the newest checkpoint of a run directory."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
       UserError: there are checkpoints, but none that is whole, or it is one of another network or optimizer; or there
         were some, and are no longer.
     """
-    checkpoint = load_newest(run, say)
+    checkpoint = load_newest(run.checkpoints, say)
     if checkpoint is None:
         if checkpoints.numbers(run.checkpoints):
             raise UserError(f"--resume: {run.checkpoints} holds no whole checkpoint to go on from")
@@ -49,9 +50,9 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
     return checkpoint.values
 
 
-def load_newest(run: RunDirectory, say: Callable[[str], None]) -> checkpoints.Checkpoint | None:
+def load_newest(directory: Path, say: Callable[[str], None]) -> checkpoints.Checkpoint | None:
     """The newest whole checkpoint; says which newer ones had to be passed over."""
-    checkpoint, faults = checkpoints.load_newest(run.checkpoints)
+    checkpoint, faults = checkpoints.load_newest(directory)
     for fault in faults:
         say(f"warning: {fault}; using the one before")
     return checkpoint

@@ -99,7 +99,6 @@ class SeparateLearner:
             agent,
             client,
             self.experience,
-            max_gradient_norm=agent.config.max_gradient_norm,
             rng=np.random.default_rng(seeds),
         )
         self._watch = _Watch(agent.config.ps_deadline)

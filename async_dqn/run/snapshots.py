@@ -20,6 +20,7 @@ from async_dqn.envs.vector_env import NoEnvironments, VectorEnv
 from async_dqn.run import checkpoints
 from async_dqn.run.actor import Actor
 from async_dqn.run.directory import RunDirectory
+from async_dqn.run.resume import load_newest
 from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.settings.config import Config
 
@@ -89,9 +90,7 @@ class Snapshots:
                 after=restored,
                 replaces=self._orphans,
             )
-        snapshot, faults = checkpoints.load_newest(self._directory)
-        for fault in faults:
-            self._say(f"warning: {fault}; using the one before")
+        snapshot = load_newest(self._directory, self._say)
         if snapshot is None or snapshot.values.get("run_id") != self._run_id:
             return None, {}
         values = snapshot.values

@@ -48,7 +48,7 @@ def _find(
         if wanted == "best":
             raise UserError(f"--checkpoint=best: --logdir={run.path} holds none, as it has not played 100 games")
     if wanted in (None, "newest"):
-        newest = load_newest(run, say)
+        newest = load_newest(run.checkpoints, say)
         if newest is None:
             raise UserError(f"--logdir={run.path} holds no whole checkpoint yet")
         return newest, "newest"

@@ -1,15 +1,16 @@
 """Shows on one terminal how a local run stands, what its processes have to say, and how it has ended."""
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from async_dqn.base.files import json_object
 from async_dqn.run.csv_log import last_rows, numbers
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.progress import Progress, count, format_seconds, progress_line
+from async_dqn.run.progress import Progress, count, format_seconds, progress_of
 from async_dqn.run.worker_table import read_worker, worker_table
+from async_dqn.settings.config import Config
 from async_dqn.system.task import Task
 
 
@@ -17,7 +18,7 @@ class Watch:
     """What its files hold when it is made is passed over.
 
     Args:
-      total_steps, goal, needed: of the run, as in `progress_line`.
+      config: the settings of the run.
     """
 
     def __init__(
@@ -26,13 +27,10 @@ class Watch:
         servers: Sequence[Task],
         workers: Sequence[Task],
         progress: Progress,
-        *,
-        total_steps: int,
-        goal: float,
-        needed: tuple[int, int] | None = None,
+        config: Config,
     ):
         self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
-        self._progress, self._end = progress, (total_steps, goal, needed)
+        self._progress, self._config = progress, config
         self._row = last_rows(run.metrics, 1)
         self._logs = [(task.name, _Tail(task.log)) for task in self._tasks if task.log]
 
@@ -46,7 +44,7 @@ class Watch:
         if row and row != self._row:
             self._row = row
             with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged
-                line = progress_line(numbers(row[0]), *self._end)
+                line = progress_of(numbers(row[0]), self._config)
                 self._progress.show(line, self._table() if self._progress.is_in_place else ())
 
     def report(self, *, has_summary: bool) -> None:
@@ -61,10 +59,7 @@ class Watch:
         for task in self._tasks:
             if task.has_failed and task.log:
                 self._progress.say(f"{task.name} failed: {task.last_line()} (see {task.log})")
-        try:
-            summary = json.loads(self._run.summary.read_text()) if has_summary else None
-        except (OSError, ValueError):
-            summary = None
+        summary = json_object(self._run.summary) if has_summary else None
         if summary is None:
             self._progress.say("no summary was written")
             return

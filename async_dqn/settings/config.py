@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from async_dqn.base.errors import UserError
+from async_dqn.settings.environment import EnvironmentSettings
 from async_dqn.settings.fields import Fields, setting
 
 Self = TypeVar("Self", bound="Config")
@@ -42,7 +43,12 @@ class TaskSettings(Fields):
 
     env: str = setting("pong", "An Atari game such as pong, a gymnasium id such as CartPole-v1, or module:ID.")
     agent: str = setting("dqn", "The algorithm: a name that `async-dqn agents` lists, or package.module:NAME.")
-    protocol: str = setting("classic", "How Atari games are played and scored.", choices=("classic", "machado"))
+    protocol: str = setting(
+        "classic",
+        "How Atari games are played and scored. classic: as in Mnih et al. 2015; machado: with sticky actions, as in "
+        "Dopamine.",
+        choices=("classic", "machado"),
+    )
     total_steps: int = setting(3_000_000, "Agent steps of all workers together.", minimum=1)
     stop_at_return: float = setting(
         float("inf"), "End when the mean return of the last 100 games reaches this; inf: never.", shared=False
@@ -65,47 +71,19 @@ class TaskSettings(Fields):
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvironmentSettings(Fields):
-    """How an environment other than Atari's is made."""
-
-    env_args: str = setting("{}", "What the environment is constructed with, as JSON: '{\"size\": 8}'.")
-    wrapper: str = setting("", "MODULE:FUNCTION that takes each environment and gives the one to learn in.")
-    frame_skip: int = setting(
-        0, "How often each action is taken, with the rewards added up; 0: once.", minimum=0, maximum=1_000
-    )
-    frame_stack: int = setting(
-        0, "The newest observations that the network sees at once; 0: one.", minimum=0, maximum=255
-    )
-    frame_size: int = setting(
-        0, "Resize pictures of uint8 to so many pixels a side; 0: leave them.", minimum=0, maximum=1_024
-    )
-    grayscale: bool = setting(False, "Turn pictures of three colours into grey ones.")
-    action_mask: bool = setting(
-        False, "Take and value only the actions that the `action_mask` in the environment's info allows."
-    )
-    env_processes: bool = setting(
-        False, "Have each environment in a process of its own; one that crashes or hangs is replaced.", shared=False
-    )
-    env_timeout: float = setting(
-        60.0,
-        "Seconds that a step of an environment may take (with --env_processes).",
-        minimum=0.01,
-        maximum=86_400,
-        shared=False,
-        only_with={"env_processes": (True,)},
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class NetworkSettings(Fields):
     """The network."""
 
     network: str = setting(
         "auto",
-        "The network; auto: nips for pictures, small where a side has fewer than 36 pixels, mlp for vectors.",
+        "The network. nature: of Mnih et al. 2015; nips: the smaller one of Mnih et al. 2013; impala: the residual one "
+        "of Espeholt et al. 2018; small: for pictures with a side of fewer than 36 pixels; mlp: two hidden layers, for "
+        "vectors; auto: mlp, small or nips, whichever fits.",
         choices=("auto", "nature", "nips", "impala", "small", "mlp"),
     )
-    center_frames: bool = setting(True, "Take its mean off each stack of frames; false: as in the papers.")
+    center_frames: bool = setting(
+        True, "Subtract its mean from each stack of frames and triple the contrast; false: as in the papers."
+    )
     normalize_observations: bool = setting(
         False,
         "Subtract the running mean of each number of a vector, or of each channel of a picture, and divide by the "
@@ -171,12 +149,12 @@ class SharingSettings(Fields):
     )
     backup_workers: int = setting(
         0,
-        "With --update_mode=sync: an update does not wait for the gradients of so many workers; what comes too late is "
+        "With --update_mode=sync: how many of the slowest workers an update does not wait for; their gradients are "
         "dropped.",
         minimum=0,
     )
     accumulate: int = setting(
-        0, "With --update_mode=accumulate: so many gradients, of any workers, make one update.", minimum=0
+        0, "With --update_mode=accumulate: how many gradients, of any workers, make one update.", minimum=0
     )
     local_steps: int = setting(
         0,
@@ -187,9 +165,9 @@ class SharingSettings(Fields):
     )
     averages: str = setting(
         "own",
-        "How far back the averages of workers' optimizers reach (with --local_steps): own: as in one process; shared: "
-        "decay rates are raised to the power of the number of workers, so that it is as far in steps of the run. With "
-        "more than two workers presets have shared, and one local step.",
+        "With --local_steps, the decay rates of each worker's optimizer. own: as in one process; shared: raised to the "
+        "power of the number of workers, so that all averages together cover as many steps of the run. With more than "
+        "two workers, presets set shared and --local_steps=1.",
         choices=("own", "shared"),
     )
     wire_dtype: str = setting(
@@ -212,8 +190,8 @@ class SharingSettings(Fields):
     )
     max_staleness: int = setting(
         0,
-        "Drop an update if more than so many updates came in since its pull, with --overlap its worker's own among "
-        "them; 0: never.",
+        "Drop an update that is staler than this number of updates (with --overlap the worker's own count too); 0: "
+        "never.",
         minimum=0,
     )
     max_nonfinite: int = setting(
@@ -225,17 +203,12 @@ class SharingSettings(Fields):
         """The update mode; that of the store where it was left to it."""
         return self.default_modes[self.store] if self.update_mode == "auto" else self.update_mode
 
-    @property
-    def pushes_gradients(self) -> bool:
-        """Whether the store and the update mode allow nothing but gradients, so that --local_steps is 0."""
-        return self.mode != "async"
-
     def check(self) -> None:
         super().check()
         if self.mode not in UPDATE_MODES[self.store]:
             allowed = ", ".join(UPDATE_MODES[self.store])
             raise UserError(f"--update_mode={self.update_mode}: with --store={self.store} must be one of {allowed}")
-        if self.local_steps and self.pushes_gradients:
+        if self.local_steps and self.mode != "async":  # these take nothing but gradients
             raise UserError(
                 f"--local_steps={self.local_steps}: must be 0 with --store={self.store} and --update_mode={self.mode}, "
                 "where updates are gradients; leave it out"
@@ -310,7 +283,11 @@ class ClusterSettings(Fields):
         shared=False,
     )
     start_deadline: float = setting(
-        600.0, "Seconds that a worker may take to come at all.", minimum=1, maximum=86_400 * 30, shared=False
+        600.0,
+        "Seconds that a worker may take to report for the first time.",
+        minimum=1,
+        maximum=86_400 * 30,
+        shared=False,
     )
 
     def check(self) -> None:

@@ -128,9 +128,7 @@ def _check(field: dataclasses.Field, value: Any) -> None:
     endless = value in (math.inf, -math.inf) and field.default != value
     if value != value or endless or (low is not None and value < low) or (high is not None and value > high):
         bounds = [("at least", low), ("at most", high)]
-        allowed = " and ".join(f"{word} {_written(bound)}" for word, bound in bounds if bound is not None)
+        allowed = " and ".join(
+            f"{word} {bound if isinstance(bound, int) else f'{bound:g}'}" for word, bound in bounds if bound is not None
+        )
         raise UserError(f"{flag}: must be a number{f' of {allowed}' if allowed else ', not nan'}")
-
-
-def _written(bound: float) -> str:
-    return str(bound) if isinstance(bound, int) else f"{bound:g}"

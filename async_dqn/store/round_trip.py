@@ -52,7 +52,7 @@ class RoundTripClient(ParameterClient):
             max_nonfinite=max_nonfinite,
         )
         self._target_version = -1
-        self._pulled_updates = 0  # updates in the parameters that `online` was last taken from
+        self.version = 0  # updates in the parameters that `online` was last taken from
         self._computed_on = 0  # the same for the first minibatch of the update to come
         self._max_staleness, self._drops_stale = max_staleness, drops_stale
         self._trains_model = trains_model
@@ -72,13 +72,8 @@ class RoundTripClient(ParameterClient):
         self._take_target(self._store.pull_target())
         pulled = self._store.pull()
         self._hear(pulled.counters)
-        self._pulled_updates = pulled.counters.updates
+        self.version = pulled.counters.updates
         self._begin_with(pulled.online)
-
-    @property
-    def version(self) -> int:
-        """Updates in the copy."""
-        return self._pulled_updates
 
     def pull(self) -> None:
         """Reports what is counted, and takes the newest parameters of all modules."""
@@ -106,7 +101,7 @@ class RoundTripClient(ParameterClient):
 
     def after_minibatch(self) -> None:
         if self._since_push == 0:
-            self._computed_on = self._pulled_updates
+            self._computed_on = self.version
         super().after_minibatch()
         self._since_push += 1
         self._finish_round_trip(wait=False)
@@ -190,7 +185,7 @@ class RoundTripClient(ParameterClient):
                 self._unreported = self._unreported._replace(staleness_max=maximum)
         if result.pulled is not None:
             self._hear(result.pulled.counters)
-            self._pulled_updates = result.pulled.counters.updates
+            self.version = result.pulled.counters.updates
             self._adopt(result.pulled.online)
             if result.target is not None:
                 self._take_target(result.target)

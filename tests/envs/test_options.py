@@ -1,4 +1,4 @@
-"""options.py: how an environment is made, from flags to what agents see of it."""
+"""settings/environment.py: how an environment is made, from flags to what agents see of it."""
 
 import gymnasium
 import numpy as np
@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
-from async_dqn.envs.options import Options
 from async_dqn.envs.wrappers import Repeated, Resized
+from async_dqn.settings.environment import EnvironmentOptions
 
 
 class Pictures(gymnasium.Env):
@@ -48,13 +48,13 @@ def no_environment(env):
 
 
 def resolve(id="Pictures-v0", **options):
-    return registry.resolve(id, "classic", Options(**options))
+    return registry.resolve(id, "classic", EnvironmentOptions(**options))
 
 
 def test_without_options_all_is_as_gymnasium_makes_it():
     assert resolve().observation_shape == (16, 16, 3)
-    assert Options().texts() == []
-    assert Options.of({"frame_skip": 4, "seed": 3}) == Options(frame_skip=4)
+    assert EnvironmentOptions().texts() == []
+    assert EnvironmentOptions.from_dict({"frame_skip": 4, "seed": 3}) == EnvironmentOptions(frame_skip=4)
 
 
 def test_arguments_reach_the_environment():

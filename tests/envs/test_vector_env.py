@@ -10,8 +10,8 @@ from environment_helpers import counting_environments, make, play
 
 from async_dqn.base import types
 from async_dqn.envs import registry, vector_env
-from async_dqn.envs.options import Options
 from async_dqn.envs.vector_env import VectorEnv
+from async_dqn.settings.environment import EnvironmentOptions
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -268,7 +268,7 @@ class Strict(gymnasium.Env):
 
 def test_environments_that_wait_for_others_while_a_state_is_restored_take_allowed_actions(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Strict-v0", gymnasium.envs.registration.EnvSpec("Strict-v0", Strict))
-    spec = registry.resolve("Strict-v0", "classic", Options(action_mask=True))
+    spec = registry.resolve("Strict-v0", "classic", EnvironmentOptions(action_mask=True))
     env, other = (registry.make_vector_env(spec, 4, seed=1) for _ in range(2))
     observation = env.reset()
     for _ in range(20):

@@ -53,11 +53,14 @@ class Parts:
         self.client = make_client(self.store, **options)
         self.learner = Learner(
             SimpleNamespace(
-                modules=modules, trained=modules, loss=self.loss, metrics=metrics, config=SimpleNamespace(agent="mine")
+                modules=modules,
+                trained=modules,
+                loss=self.loss,
+                metrics=metrics,
+                config=SimpleNamespace(agent="mine", max_gradient_norm=max_gradient_norm),
             ),
             self.client,
             Script(*minibatches),
-            max_gradient_norm=max_gradient_norm,
             rng=np.random.default_rng(0),
         )
 

@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from async_dqn.agents.table import make_config
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.watch import Watch
@@ -31,7 +32,8 @@ def make_watch(run, stream, plain):
     for each in (*servers, *workers):
         each.has_failed, each.last_line = each.name == "worker 1", lambda: "no port"
     progress = Progress(stream, 0.0, plain=plain)
-    return Watch(run, servers, workers, progress, total_steps=1_000, goal=20.0)
+    config = make_config("dqn", "cartpole", {"total_steps": 1_000, "stop_at_return": 20.0})
+    return Watch(run, servers, workers, progress, config)
 
 
 def test_new_lines_and_the_newest_row_are_shown_by_the_files_own_header(run):

@@ -160,7 +160,7 @@ def round_trips(config: Config, *, seconds: float) -> dict[str, float]:
         for index in range(config.num_ps):
             command = [sys.executable, "-m", "async_dqn", "ps", f"--task_index={index}", *flags]
             subprocess.Popen(command, stdout=log, stderr=log)
-    if missing := wait_until_reachable(spec.ps, 120.0, lambda: False):
+    if missing := wait_until_reachable(spec.ps, 120.0):
         raise RunError(f"no parameter server listens at {', '.join(missing)}")
     session_config = server.session_config("worker", 0, 1)
     target = server.start_server(spec, "worker", 0, session_config).target

@@ -14,7 +14,7 @@ import psutil
 
 from async_dqn.base.errors import UserError
 from async_dqn.cluster import proxies
-from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
+from async_dqn.cluster.spec import ClusterSpec, check_port, host_and_port, wait_until_reachable
 from async_dqn.run.progress import count
 from async_dqn.settings.config import Config
 from async_dqn.tools.doctor.checks import Result, start
@@ -29,12 +29,6 @@ class Here(NamedTuple):
     num_ps: int
     workers: tuple[int, ...]
     num_processes: int
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of `host:port`, an IPv6 address without its brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]").lower(), int(port)
 
 
 def look_up_hosts(spec: ClusterSpec) -> dict[str, Future]:
@@ -137,13 +131,9 @@ def check_address(address: str, lookup: Future, end: float) -> Iterable[Result]:
             check_port(address)
             yield Result("ok", f"{address}, this machine: the port is free")
         except UserError as error:
-            status = "failure" if _is_silent(f"localhost:{port}") else "warning"
+            status = "failure" if wait_until_reachable([f"localhost:{port}"]) else "warning"
             yield Result(status, str(error), "right if the cluster runs already")
     else:
-        silent = _is_silent(address)
+        silent = wait_until_reachable([address])
         remedy = f"start it there, before or after the others, or open port {port} in that host's firewall"
         yield Result("warning" if silent else "ok", f"{address} {'does not answer' if silent else 'answers'}", remedy)
-
-
-def _is_silent(address: str) -> bool:
-    return bool(wait_until_reachable([address], 0.0, lambda: False))

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TextIO
 
-from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.cluster.spec import ClusterSpec, host_and_port
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import Config
 from async_dqn.tools.doctor import cluster, machine, software
@@ -55,6 +55,6 @@ def run_doctor(
     checks.append(("cluster", lambda: cluster.check_cluster(lookups, here.result(), end)))
     for job, addresses in spec.to_dict().items():
         for index, address in enumerate(addresses):
-            lookup = lookups[cluster.host_and_port(address)[0]]
+            lookup = lookups[host_and_port(address)[0]]
             checks.append((f"{job} {index}", functools.partial(cluster.check_address, address, lookup, end)))
     return run_checks(checks, end, output or sys.stdout)

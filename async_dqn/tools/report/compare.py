@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from async_dqn.agents.goals import steps_to_goal
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
 from async_dqn.run.csv_log import last_rows, numbers
-from async_dqn.run.directory import RunDirectory
-from async_dqn.run.progress import Progress, count, format_seconds, progress_line
+from async_dqn.run.directory import RunDirectory, is_over
+from async_dqn.run.progress import Progress, count, format_seconds, progress_of
 from async_dqn.settings.config import Config
 from async_dqn.system import signals
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools import machine
 from async_dqn.tools.report import findings
-from async_dqn.tools.report.runs import is_over, read_evaluation, read_json, read_run
+from async_dqn.tools.report.runs import read_evaluation, read_json, read_run
 from async_dqn.tools.report.studies import Kind
 
 _FILE = "compare.json"
@@ -199,9 +198,8 @@ def execute(
 
     def look() -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has not written yet
-            row, config = numbers(last_rows(trial.run.metrics, 1)[-1]), trial.config
-            line = progress_line(row, config.total_steps, config.stop_at_return, steps_to_goal(config))
-            progress.show(f"{header} | {line}")
+            row = numbers(last_rows(trial.run.metrics, 1)[-1])
+            progress.show(f"{header} | {progress_of(row, trial.config)}")
 
     task = Task(
         f"{trial.name}: {job}",

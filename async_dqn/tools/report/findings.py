@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from async_dqn.base.files import write_atomically
+from async_dqn.run.directory import is_over
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
 from async_dqn.tools.report import plot, studies
@@ -25,7 +26,6 @@ from async_dqn.tools.report.runs import (
     BASELINE,
     Run,
     finite,
-    is_over,
     read_evaluation,
     read_megabytes,
     read_stalenesses,

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from async_dqn.base.errors import UserError
+from async_dqn.run.directory import is_over
 from async_dqn.run.progress import count
 from async_dqn.tools.report.runs import BASELINE, Run, read_runs, running_mean
 
@@ -82,7 +83,9 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
         told = [name for name in told if name in ("agent", "env")]
     if any(run.label for run in firsts):
         told = []
-    labels = [", ".join([run.kind, *(f"{name}={run.settings[name]}" for name in told)]) for run in firsts]
+    agents = [f"{run.settings['agent']}: " if "agent" in told else "" for run in firsts]
+    others = [[f"{name}={run.settings[name]}" for name in told if name != "agent"] for run in firsts]
+    labels = [agent + ", ".join([run.kind, *own]) for agent, run, own in zip(agents, firsts, others, strict=True)]
     top = os.path.commonpath([run.path.parent.resolve() for run in runs])
     folders = [os.path.relpath(run.path.resolve(), top) for run in firsts]
     labels = [f"{own}, {folder}" if labels.count(own) > 1 else own for own, folder in zip(labels, folders, strict=True)]
@@ -113,8 +116,10 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
         for at, mean in lines:
             (line,) = axes.plot(at, mean, color=color, linestyle=linestyle, linewidth=1)
         known = [(at, mean) for at, mean in lines if np.isfinite(at[:1]).any()]
-        # Beyond the shortest run a mean would jump: often the best one ends first.
-        begin, end = max((at[0] for at, _ in known), default=0), min((at[-1] for at, _ in known), default=0)
+        begin, end = max((at[0] for at, _ in known), default=0), max((at[-1] for at, _ in known), default=0)
+        for run, (at, _) in zip(members, lines, strict=True):
+            if np.isfinite(at[:1]).any() and not is_over(run.exit_reason):  # nobody knows how it goes on
+                end = min(end, at[-1])
         if len(known) > 1 and begin < end:
             has_mean = True
             grid = np.linspace(begin, end, 400)
@@ -128,8 +133,8 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
     envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
     title = textwrap.fill(", ".join(titles if len(titles) <= _MAX_TITLES else envs), _TITLE_WIDTH)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.set(xlim=(0, None), xlabel=unit, ylabel=f"mean return of {window} games (unclipped)")
-    how = "thin line: one run; thick line: mean of the runs, until the first of them ends" if has_mean else None
+    axes.set(xlim=(0, None), xlabel=unit, ylabel=f"mean return of the last {window} games")
+    how = "thin line: one run; thick line: their mean, where a finished run keeps its last value" if has_mean else None
     figure.legend(handles, legends, loc="outside lower center", ncols=columns, title=how, title_fontsize=9)
     return figure
 

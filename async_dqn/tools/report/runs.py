@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.base.files import read_regular
+from async_dqn.base.files import json_object
 from async_dqn.run.csv_log import numbers, read_rows, rise
-from async_dqn.run.directory import RunDirectory
+from async_dqn.run.directory import COMPLETE, RunDirectory
 from async_dqn.run.progress import count
 
 BASELINE = "baseline"
@@ -95,11 +94,6 @@ class Run:
         return str(self.summary.get("exit_reason") or "running")
 
 
-def is_over(exit_reason: str) -> bool:
-    """Whether a run has trained to its end, or failed in a way that going on would not mend."""
-    return exit_reason in ("finished", "solved") or exit_reason.startswith("failed")
-
-
 def finite(value: Any) -> float:
     """A number of a JSON file; NaN for all else."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
@@ -107,16 +101,10 @@ def finite(value: Any) -> float:
 
 def read_json(path: Path, notes: list[str]) -> dict[str, Any]:
     """The object that a file holds; nothing where there is no file, or, with a note, where it cannot be read."""
-    try:
-        value = json.loads(read_regular(path))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    notes.append(f"{path.name} cannot be read")
-    return {}
+    value = json_object(path)
+    if value is None and os.path.lexists(path):
+        notes.append(f"{path.name} cannot be read")
+    return value or {}
 
 
 def read_run(path: Path) -> Run:
@@ -133,7 +121,7 @@ def read_run(path: Path) -> Run:
         steps, seconds = (np.maximum.accumulate([0.0, *metrics[name]]) for name in ("env_steps", "wall_seconds"))
         games["seconds"] = np.interp(games["env_steps"], steps, seconds)
     made = Run(path, described, summary, games, metrics, notes)
-    if made.exit_reason not in ("finished", "solved"):
+    if made.exit_reason not in COMPLETE:
         notes.append(made.exit_reason.partition(":")[0].replace("running", "has not ended"))
     if not len(games["env_steps"]):
         notes.append("no games yet")

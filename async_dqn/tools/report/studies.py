@@ -151,8 +151,6 @@ def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, A
         cls = table.find(agent).Config
         fields = {field.name for field in dataclasses.fields(cls)}
         alone = cls.unshared() if job == "baseline" else {}
-        if own.get("store") == "shared_memory":
-            alone = {"num_ps": 0}
         all_of_them = {"env": env} | _GOALS[env] | alone | own | dict(given)
         settings = {key: value for key, value in all_of_them.items() if key in fields}
         found.append(Kind(name, job, table.make_config(agent, PRESETS[env], settings)))
@@ -240,7 +238,9 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
                     place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
                     axes.text(at, 1 - 0.05 * told[at], f"{reached} of {len(own)}", color=colour, **place)
                     told[at] += 1
-            axes.plot(numbers, medians, color=colour, linestyle=line, label=name)
+            axes.plot(
+                numbers, medians, color=colour, linestyle=line, label=name.replace("shared_memory", "shared memory")
+            )
         if title == _RETURN:
             axes.axhline(goal, **faint, label="goal")
         if panels is _WORKERS and math.isfinite(cores):

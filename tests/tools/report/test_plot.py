@@ -50,7 +50,7 @@ def test_the_store_is_named_once(tmp_path):
     ("first", "second", "words"),
     [
         ({"local_steps": 8}, {"local_steps": 4}, ["local_steps=8", "local_steps=4"]),
-        ({"agent": "dqn"}, {"agent": "ppo"}, ["agent=dqn", "agent=ppo"]),
+        ({"agent": "dqn"}, {"agent": "ppo"}, ["dqn: ", "ppo: "]),
         ({"env": "CartPole-v1"}, {"env": "Acrobot-v1"}, ["env=CartPole-v1", "env=Acrobot-v1"]),
         ({"local_steps": 8, "batch_size": 7, "discount": 0.5, "learning_rate": 0.1}, {}, ["first/run", "second/run"]),
     ],
@@ -59,16 +59,16 @@ def test_settings_tell_curves_apart_and_folders_where_these_are_too_many(tmp_pat
     labels = list(plot.group(read(tmp_path, **{"first/run": first, "second/run": second})))
     assert len(labels) == 2
     for label, word in zip(labels, words, strict=True):
-        assert label.startswith("1 ps + 2 workers, ") and word in label
+        assert "1 ps + 2 workers" in label and word in label
 
 
 @pytest.mark.parametrize(
     ("returns", "expected"),
     [
         ([[2.0] * 20], []),
-        ([[2.0] * 20, [1.0] * 10], [(0.5, 1.5)]),  # as far as both of them went
-        ([[2.0] * 20, [1.0]], []),  # which is nowhere
-        ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(0.5, 3.0)]),
+        ([[2.0] * 20, [1.0] * 10], [(1.0, 1.5)]),  # what has ended keeps its last value
+        ([[2.0] * 20, [1.0]], [(1.0, 1.5)]),
+        ([[2.0] * 20, [6.0] * 20, [1.0] * 10, [1.0] * 20, [5.0] * 20], [(1.0, 3.0)]),
     ],
 )
 def test_runs_are_thin_lines_and_the_mean_of_several_a_thick_one(tmp_path, returns, expected):
@@ -77,6 +77,12 @@ def test_runs_are_thin_lines_and_the_mean_of_several_a_thick_one(tmp_path, retur
     np.testing.assert_allclose([(x[-1], y[-1]) for x, y in strong(axes)], expected)
     assert [len(y) for _, y in thin(axes)] == [len(own) for own in returns]
     assert ("thick line" in axes.figure.legends[0].get_title().get_text()) == bool(expected)
+
+
+def test_a_mean_ends_with_a_run_that_has_not_ended(tmp_path):
+    runs = read(tmp_path, a={"returns": [2.0] * 20}, b={"returns": [1.0] * 10, "seed": 1, "exit_reason": None})
+    ((x, y),) = strong(draw(runs))
+    assert (x[-1], y[-1]) == (pytest.approx(0.5), 1.5)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_the_legend_says_what_is_amiss_and_times_that_nobody_knows_are_not_drawn
     (path / "metrics.csv").unlink()
     figure = plot.learning_curves(plot.group([read_run(path)]), "time", window=7)
     (text,) = figure.legends[0].get_texts()
-    assert "has not ended" in text.get_text() and "mean return of 7 games" in figure.axes[0].get_ylabel()
+    assert "has not ended" in text.get_text() and "mean return of the last 7 games" in figure.axes[0].get_ylabel()
     ((x, _),) = thin(figure.axes[0])
     assert np.isnan(x).all()
 

@@ -127,6 +127,7 @@ def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(t
     seconds = {(f"{kind}, {number}", 0): 40.0 / number for kind in kinds for number in (1, 2)}
     figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
     names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
+    kinds[2] = "ppo on shared memory"
     assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "cores", "ideal"]
     steps = ["dqn on ps, as in the preset", *kinds[3:]]
     assert [text.get_text() for text in names["local-steps"]] == [*steps, "cores", "ideal"]

@@ -6,7 +6,7 @@ from PIL import Image
 
 from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
-from async_dqn.envs.options import Options
+from async_dqn.settings.environment import EnvironmentOptions
 from async_dqn.tools.show.screen import make_screen
 
 
@@ -65,7 +65,7 @@ def test_it_begins_a_new_game_where_the_agent_s_is_cut_off():
 
 
 def test_where_each_action_is_taken_several_times_pictures_are_fewer():
-    screen = make_screen(registry.resolve("CartPole-v1", "none", Options(frame_skip=4)), seed=3)
+    screen = make_screen(registry.resolve("CartPole-v1", "none", EnvironmentOptions(frame_skip=4)), seed=3)
     screen.close()
     assert screen.frames_per_second == 12
 
