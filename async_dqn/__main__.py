@@ -4,9 +4,9 @@ import sys
 
 from async_dqn.base.defer import defer
 
-# Before anything imports it: commands that need none of it start at once. Keras, which it brings along, would load
-# matplotlib: time and memory for nothing.
-defer("tensorflow", without=["matplotlib"])
+# Before anything imports it: commands that need none of it start at once. Keras, which it brings along, takes time and
+# memory for nothing; an agent that uses `tf.keras` still finds it.
+defer("tensorflow", without=["keras", "matplotlib"])
 
 
 def run() -> None:

@@ -18,7 +18,7 @@ from async_dqn.run.resume import STORE, restore_run
 from async_dqn.store.base import Counters, saved_counters
 
 SMALL = ["--warmup_steps=200", "--replay_capacity=600"]  # so small that the ring wraps around
-DEADLINE = 240.0
+DEADLINE = 600.0  # on a busy machine without AVX-512
 
 
 @pytest.fixture
@@ -125,10 +125,11 @@ def assert_same(run: RunDirectory, other: RunDirectory) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("agent", table.TABLE)
 def test_a_baseline_that_is_interrupted_goes_on_as_if_it_had_not_been(start, tmp_path, agent):
     has_replay = agent in table.owners("warmup_steps")
-    budget = 12_000 if has_replay else 100_000  # rollout agents are quick; the signal has to find them under way
+    budget = 6_000 if has_replay else 40_000  # rollout agents are quick; the signal has to find them under way
     small = SMALL if has_replay else []
     flags = ["--env=CartPole-v1", f"--agent={agent}", f"--total_steps={budget}", "--log_period=0.1", *small]
     straight, resumed = RunDirectory(tmp_path / "straight"), RunDirectory(tmp_path / "resumed")
