@@ -128,7 +128,7 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
         handles.append(line)
     for goal in {run.goal for run in runs if not np.isnan(run.goal)}:
         axes.axhline(goal, color="0.4", linewidth=1, linestyle="--", zorder=1)
-        axes.text(1, goal, f"goal {goal:g}", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+        axes.text(0.01, goal, f"goal {goal:g}", transform=axes.get_yaxis_transform(), va="bottom", fontsize=8)
     titles = dict.fromkeys(f"{run.settings.get('agent', '?')} on {run.settings.get('env', '?')}" for run in runs)
     envs = dict.fromkeys(str(run.settings.get("env", "?")) for run in runs)
     title = textwrap.fill(", ".join(titles if len(titles) <= _MAX_TITLES else envs), _TITLE_WIDTH)
