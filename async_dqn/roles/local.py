@@ -16,7 +16,7 @@ from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
 from async_dqn.base.files import write_atomically
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.run.csv_log import last_rows
+from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import COMPLETE, RunDirectory
 from async_dqn.run.progress import Progress, count
 from async_dqn.run.supervise import supervise_cluster
@@ -132,8 +132,8 @@ def run_local(
 
 def _news_of(path: Path) -> Callable[[], bool]:
     """What says from now on whether a file of metrics has a row that it does not have now."""
-    found = last_rows(path, 1)
-    return lambda: last_rows(path, 1) != found
+    found = rows(path, 1)
+    return lambda: rows(path, 1) != found
 
 
 def _is_full(folder: Path) -> bool:

@@ -75,34 +75,24 @@ def _write_whole(file: io.FileIO, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file that have all cells; none where there is no file."""
-    lines = _whole_lines(path)
-    return [row for row in _parse(lines) if row is not None]
+def rows(path: Path, last: int | None = None) -> list[dict[str, str]]:
+    """The rows of a CSV file that have all cells; none where there is no file.
 
+    Args:
+      last: up to so many of the last rows, for which not all of the file is read.
 
-def last_rows(path: Path, number: int) -> list[dict[str, str]]:
-    """Up to `number` of the last rows of a CSV file, without reading all of it; none where there is no file."""
-    try:
-        with open(path, "rb") as file:
-            header = file.readline(_LONGEST_LINE)
-            begin = file.tell()
-            file.seek(max(begin, file.seek(0, os.SEEK_END) - (number + 1) * _LONGEST_LINE))
-            content = file.read() if file.tell() == begin else file.read().partition(b"\n")[2]
-    except FileNotFoundError:
-        return []
-    lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
-    return [row for row in _parse([header, *lines]) if row is not None][-number:]
-
-
-def read_rows(path: Path, last: int | None = None) -> list[dict[str, str]]:
-    """The rows of a CSV file of any run, or the last of them; none where there is no file.
-
-    Raises OSError where it cannot be read, or is a pipe or a device, which might never end.
+    Raises:
+      OSError: it cannot be read, or is a pipe or a device, which might never end.
     """
     if path.exists() and not path.is_file():
         raise OSError(f"{path.name} is no file")
-    return last_rows(path, last) if last else rows(path)
+    found = [row for row in _parse(_whole_lines(path, last)) if row is not None]
+    return found[-last:] if last else found
+
+
+def number_rows(path: Path, last: int | None = None) -> list[dict[str, float]]:
+    """The same, their cells as numbers."""
+    return list(map(numbers, rows(path, last)))
 
 
 def numbers(row: Mapping[str, str]) -> dict[str, float]:
@@ -129,10 +119,18 @@ def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
     return sum(row is not None for row in parsed[first:])
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file with their ends, without a last one that has none; each holds one row."""
+def _whole_lines(path: Path, last: int | None = None) -> list[bytes]:
+    """The lines of a file with their ends, without a last one that has none; or the first and some of the last ones."""
+    header = b""
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            if last:
+                header = file.readline(_LONGEST_LINE)
+                begin = file.tell()
+                file.seek(max(begin, file.seek(0, os.SEEK_END) - (last + 1) * _LONGEST_LINE))
+                if file.tell() > begin:
+                    file.readline()  # begins in the middle
+            content = header + file.read()
     except FileNotFoundError:
         return []
     return [line + b"\n" for line in content.split(b"\n")[:-1]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from async_dqn.base.files import json_object
-from async_dqn.run.csv_log import last_rows, numbers
+from async_dqn.run.csv_log import numbers, rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, format_seconds, progress_of
 from async_dqn.run.worker_table import read_worker, worker_table
@@ -31,7 +31,7 @@ class Watch:
     ):
         self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
         self._progress, self._config = progress, config
-        self._row = last_rows(run.metrics, 1)
+        self._row = rows(run.metrics, 1)
         self._logs = [(task.name, _Tail(task.log)) for task in self._tasks if task.log]
 
     def look(self) -> None:
@@ -40,7 +40,7 @@ class Watch:
             for line in log.read():
                 if line.startswith(f"{name}: ") and (line.startswith("worker") or "lost" in line):
                     self._progress.say(line)
-        row = last_rows(self._run.metrics, 1)
+        row = rows(self._run.metrics, 1)
         if row and row != self._row:
             self._row = row
             with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged

@@ -33,7 +33,7 @@ def read_process(file: Path, last: int | None) -> dict[str, float] | None:
       the parameter servers, and `cores_mean`, the cores that it used.
     """
     try:
-        rows = list(map(csv_log.numbers, csv_log.read_rows(file, last)))
+        rows = csv_log.number_rows(file, last)
     except OSError:
         return None
     if not rows:

@@ -14,7 +14,7 @@ import psutil
 from cluster_helpers import Command, Commands, is_port_free, processes_naming
 
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.run.csv_log import last_rows, rows
+from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 from chaos.proxy import Proxy
 
@@ -218,7 +218,7 @@ class Round:
         steps = size = 0
         with contextlib.suppress(OSError, ValueError):
             size = self.run.metrics.stat().st_size
-            steps = next((int(row["env_steps"]) for row in last_rows(self.run.metrics, 1)), 0)
+            steps = next((int(row["env_steps"]) for row in rows(self.run.metrics, 1)), 0)
         return Seen(time.monotonic(), steps, size)
 
     def watch(self) -> None:

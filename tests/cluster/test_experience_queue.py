@@ -8,7 +8,7 @@ import pytest
 from cluster_helpers import commands, store_cluster
 from local_run_helpers import RUN, kill, summary_of, wait_until_at
 
-from async_dqn.run.csv_log import last_rows
+from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 
 pytestmark = pytest.mark.cluster
@@ -117,7 +117,7 @@ def test_every_step_of_a_run_crosses_and_counts_once(tmp_path, flags):
     assert sum(actor["env_steps"] for actor in actors) == TOTAL and all(actor["env_steps"] for actor in actors)
     assert [actor["minibatches"] for actor in actors] == [0, 0]
     assert summary["staleness_max"] == 0 and summary["data_age_mean"] > 0
-    exchanged = [float(last_rows(run.worker(i) / "metrics.csv", 1)[0]["megabytes_exchanged"]) for i in range(3)]
+    exchanged = [float(rows(run.worker(i) / "metrics.csv", 1)[0]["megabytes_exchanged"]) for i in range(3)]
     if flags == SHARED:  # where the learner steps the parameters in place, it fetches experience alone
         assert TOTAL * 4 * 4 / 1e6 < exchanged[0] < sum(exchanged[1:])  # four float32 an observation
     if flags in (REPLAY, SHARED):  # one for two steps of all actors together, once it is warm

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psutil
 
 from async_dqn.base.errors import RunError
-from async_dqn.run import csv_log
+from async_dqn.run.csv_log import number_rows
 from async_dqn.settings.config import Config
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
 
@@ -22,7 +22,7 @@ _MINIBATCHES_BEFORE = 200  # the window opens so many minibatches and
 _SECONDS_BEFORE = 3.0  # so many seconds later: compilation, first round trips and empty caches are over then
 _PATIENCE = 60.0  # seconds past the window's length until it closes
 
-Row = Mapping[str, float]
+Row = dict[str, float]
 
 
 class Program(NamedTuple):
@@ -60,14 +60,9 @@ def ours(job: str, config: Config) -> Program:
     names = ["baseline"] if job == "baseline" else [f"worker {index}" for index in range(config.num_workers)]
     return Program(
         lambda folder: command_line(job, config, folder / "run"),
-        lambda folder: read_rows(folder / "run" / "metrics.csv"),
-        lambda folder: {name: read_rows(folder / f"run/worker-{i}/metrics.csv") for i, name in enumerate(names)},
+        lambda folder: number_rows(folder / "run" / "metrics.csv"),
+        lambda folder: {name: number_rows(folder / f"run/worker-{i}/metrics.csv") for i, name in enumerate(names)},
     )
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file, as numbers; NaN where a cell holds none."""
-    return list(map(csv_log.numbers, csv_log.rows(path)))
 
 
 def measure(program: Program, seconds: float) -> dict[str, float]:

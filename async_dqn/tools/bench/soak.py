@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 
 from async_dqn.base.errors import RunError
-from async_dqn.run.csv_log import CsvWriter
+from async_dqn.run.csv_log import CsvWriter, number_rows
 from async_dqn.settings.config import Config
 from async_dqn.system.task import Task
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
-from async_dqn.tools.bench.programs import command_line, read_rows
+from async_dqn.tools.bench.programs import command_line
 from async_dqn.tools.bench.work import Plan, config
 
 _START_DEADLINE = 600.0  # seconds until it writes metrics
@@ -74,11 +74,11 @@ def run(
 def _watch(task: Task, metrics: Path, seconds: float, say: Callable[[str], None]) -> Iterator[Sample]:
     """Samples of all processes, for so long from the first row of metrics on."""
     period = min(max(seconds / 150, 0.25), 5.0)
-    before = wait_for(task, lambda: read_rows(metrics), _START_DEADLINE, "it writes metrics")[-1]
+    before = wait_for(task, lambda: number_rows(metrics), _START_DEADLINE, "it writes metrics")[-1]
     begin, known = time.monotonic(), set[str]()
     while (now := time.monotonic() - begin) < seconds:
         say(f"soak: {now / 60:.0f} of {seconds / 60:g} minutes")
-        row = wait_for(task, lambda: read_rows(metrics), 0.0, "")[-1]
+        row = wait_for(task, lambda: number_rows(metrics), 0.0, "")[-1]
         processes = by_role(task)
         known |= {name for name in processes if name.startswith(("worker", "ps"))}
         if gone := known - processes.keys():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import write_atomically
-from async_dqn.run.csv_log import last_rows, numbers
+from async_dqn.run.csv_log import number_rows
 from async_dqn.run.directory import RunDirectory, is_over
 from async_dqn.run.progress import Progress, count, format_seconds, progress_of
 from async_dqn.settings.config import Config
@@ -198,7 +198,7 @@ def execute(
 
     def look() -> None:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # it has not written yet
-            row = numbers(last_rows(trial.run.metrics, 1)[-1])
+            row = number_rows(trial.run.metrics, 1)[-1]
             progress.show(f"{header} | {progress_of(row, trial.config)}")
 
     task = Task(

@@ -14,7 +14,7 @@ import numpy as np
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.base.files import json_object
-from async_dqn.run.csv_log import numbers, read_rows, rise
+from async_dqn.run.csv_log import number_rows, numbers, rise, rows
 from async_dqn.run.directory import COMPLETE, RunDirectory
 from async_dqn.run.progress import count
 
@@ -144,14 +144,14 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:
     """The columns of a CSV file as numbers, empty cells as NaN; without the rows in which a needed one is no number."""
-    rows: list[dict[str, str]] = []
+    found: list[dict[str, str]] = []
     try:
-        rows = read_rows(path)
+        found = rows(path)
     except OSError as error:
         notes.append(f"{path.name}: {one_line(error.strerror or error)}")
-    whole = [row for row in map(numbers, rows) if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
-    if len(whole) < len(rows):
-        notes.append(f"{path.name}: {count(len(rows) - len(whole), 'row')} cannot be read")
+    whole = [row for row in map(numbers, found) if all(math.isfinite(row.get(name, math.nan)) for name in needed)]
+    if len(whole) < len(found):
+        notes.append(f"{path.name}: {count(len(found) - len(whole), 'row')} cannot be read")
     names = dict.fromkeys([*needed, *(whole[0] if whole else ())])
     return {name: np.array([row[name] for row in whole], np.float64) for name in names}
 
@@ -161,7 +161,7 @@ def read_stalenesses(run: Run) -> Counter[int]:
     counts: Counter[int] = Counter()
     for file in run.path.glob("worker-*/metrics.csv"):
         with contextlib.suppress(OSError):
-            for row in read_rows(file):
+            for row in rows(file):
                 for staleness, times in re.findall(r"\b([0-9]{1,9}):([0-9]{1,9})\b", row.get("stalenesses", "")):
                     counts[int(staleness)] += int(times)
     return counts
@@ -171,11 +171,11 @@ def read_megabytes(run: Run) -> float:
     """Updates, parameters and experience that the workers sent or fetched, in all; NaN: it is not known."""
     name = "megabytes_exchanged"
     try:
-        workers = [list(map(numbers, read_rows(file))) for file in run.path.glob("worker-*/metrics.csv")]
+        workers = [number_rows(file) for file in run.path.glob("worker-*/metrics.csv")]
     except OSError:
         return math.nan  # the others alone would be too few
-    is_known = any(math.isfinite(row.get(name, math.nan)) for rows in workers for row in rows)
-    return sum(rise([{name: 0.0}, *rows], name) for rows in workers) if is_known else math.nan
+    is_known = any(math.isfinite(row.get(name, math.nan)) for own in workers for row in own)
+    return sum(rise([{name: 0.0}, *own], name) for own in workers) if is_known else math.nan
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
