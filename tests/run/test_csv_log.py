@@ -103,6 +103,13 @@ def test_rows_are_those_with_all_cells(tmp_path):
     assert rows == [{"a": "1", "b": "2"}, {"a": "9", "b": "10"}, {"a": "\ufffd", "b": "11"}]
 
 
+@pytest.mark.parametrize("last", [1, 3, 2_000])
+def test_the_last_rows_are_those_of_the_whole_file(tmp_path, last):
+    lines = [f"{number},{'x' * (number % 700)}" for number in range(1_500)]
+    path = written(tmp_path / "m.csv", "\n".join(["a,b", *lines, "half"]).encode())
+    assert csv_log.rows(path, last) == csv_log.rows(path)[-last:] != []
+
+
 @pytest.mark.parametrize("content", [None, b"", b"a,b", b"a,b\n", b"\n\n"])
 def test_without_rows_there_are_none_and_none_are_cut_off(tmp_path, content):
     path = tmp_path / "m.csv"
