@@ -1,10 +1,12 @@
 """The launch scripts, with a stand-in Python that installs nothing."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -223,6 +225,23 @@ def test_quick_leaves_out_what_starts_clusters_and_what_is_slow(checkout):
     ]:
         code, output, _ = checkout.run("test.sh", *given)
         assert (code, output.splitlines()) == (1, [*checks, *started])
+    code, output, _ = checkout.run("test.sh", "--minutes=30", "--quick")
+    limit = re.search("<--until><([0-9]+)><-rs>", output)
+    assert code == 1 and output.splitlines()[3:] == [quick.replace("<-m><not", f"{limit[0]}<-m><not")]
+    assert 28 * 60 < int(limit[1]) - time.time() <= 30 * 60
+    refused = (1, "", "async-dqn: --minutes=soon: must be a whole number of minutes\n")
+    assert checkout.run("test.sh", "--minutes=soon") == refused
+
+
+@pytest.mark.parametrize(("until", "words"), [(0.5, "1 skipped"), (2**40, "1 passed")])
+def test_no_test_begins_when_the_time_is_over_and_it_is_said(tmp_path, until, words):
+    tests = Path(__file__).parent
+    shutil.copy(tests / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text("def test_it(): assert True")
+    command = [sys.executable, "-m", "pytest", "-rs", f"--until={until}", "-p", "no:cacheprovider", tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and words in done.stdout
+    assert ("left out: the --minutes are over" in done.stdout) == (words == "1 skipped")
 
 
 @pytest.mark.parametrize(

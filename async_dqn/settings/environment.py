@@ -48,7 +48,7 @@ class EnvironmentOptions(Fields):
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentSettings(EnvironmentOptions):
-    """How it is made and run."""
+    """The same, and how its environments are run."""
 
     env_processes: bool = setting(
         False, "Have each environment in a process of its own; one that crashes or hangs is replaced.", shared=False

@@ -46,7 +46,7 @@ class Settings(NamedTuple):
     env: str = "CartPole-v1"
     total_steps: int = 7_001
     flags: Sequence[str] = ()
-    deadline: float = 180.0  # seconds a command may take
+    deadline: float = 900.0  # seconds a command may take before it counts as hanging
     disk_bytes: int = 6 << 20  # of the small disk that a run is given where the disk is the fault
     shared_length: float = 8.0  # budget of a run in shared memory, relative to that of one with parameter servers
     sync_length: float = 0.5  # the same of a run whose workers wait for each other
@@ -56,7 +56,8 @@ class Settings(NamedTuple):
         """Those for an environment: CartPole learns in seconds, a game of frames takes minutes."""
         if env == cls().env:
             return cls(flags=["--warmup_steps=500"])
-        return cls(env, 12_007, ["--warmup_steps=2000", "--replay_capacity=20000"], 900.0, 600 << 20, 1.0)
+        flags = ["--warmup_steps=2000", "--replay_capacity=20000"]
+        return cls(env, 12_007, flags, disk_bytes=600 << 20, shared_length=1.0)
 
 
 class Hang(Exception):

@@ -6,10 +6,11 @@ import pytest
 from chaos.rounds import Round, Settings
 from chaos.scenarios import SCENARIOS, Scenario, make_round, play
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200)]
 
-SETTINGS = Settings(total_steps=4_500, flags=["--warmup_steps=300"], deadline=150.0)
-ROLLOUTS = Settings(total_steps=60_000, flags=["--agent=ppo"], deadline=150.0)
+# Deadlines are for what hangs: a slow machine needs seven minutes for the longest of them.
+SETTINGS = Settings(total_steps=4_500, flags=["--warmup_steps=300"], deadline=540.0)
+ROLLOUTS = Settings(total_steps=60_000, flags=["--agent=ppo"], deadline=540.0)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 

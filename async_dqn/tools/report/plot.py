@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from async_dqn.base.errors import UserError
-from async_dqn.run.directory import is_over
+from async_dqn.run.directory import COMPLETE
 from async_dqn.run.progress import count
 from async_dqn.tools.report.runs import BASELINE, Run, read_runs, running_mean
 
@@ -118,7 +118,7 @@ def learning_curves(curves: Mapping[str, Sequence[Run]], x: str, *, window: int)
         known = [(at, mean) for at, mean in lines if np.isfinite(at[:1]).any()]
         begin, end = max((at[0] for at, _ in known), default=0), max((at[-1] for at, _ in known), default=0)
         for run, (at, _) in zip(members, lines, strict=True):
-            if np.isfinite(at[:1]).any() and not is_over(run.exit_reason):  # nobody knows how it goes on
+            if np.isfinite(at[:1]).any() and run.exit_reason not in COMPLETE:  # nobody knows how it would go on
                 end = min(end, at[-1])
         if len(known) > 1 and begin < end:
             has_mean = True

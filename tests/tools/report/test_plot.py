@@ -79,8 +79,9 @@ def test_runs_are_thin_lines_and_the_mean_of_several_a_thick_one(tmp_path, retur
     assert ("thick line" in axes.figure.legends[0].get_title().get_text()) == bool(expected)
 
 
-def test_a_mean_ends_with_a_run_that_has_not_ended(tmp_path):
-    runs = read(tmp_path, a={"returns": [2.0] * 20}, b={"returns": [1.0] * 10, "seed": 1, "exit_reason": None})
+@pytest.mark.parametrize("exit_reason", [None, "interrupted", "failed: not finite"])
+def test_a_mean_ends_with_a_run_that_was_not_trained_to_its_end(tmp_path, exit_reason):
+    runs = read(tmp_path, a={"returns": [2.0] * 20}, b={"returns": [1.0] * 10, "seed": 1, "exit_reason": exit_reason})
     ((x, y),) = strong(draw(runs))
     assert (x[-1], y[-1]) == (pytest.approx(0.5), 1.5)
 
