@@ -59,7 +59,9 @@ def make_agent(config: Config, worker: int = 0) -> Agent:
     Raises UserError where environment, protocol and network do not go together.
     """
     spec = preflight.resolve(config)
-    config = devices.decided(config, is_small=network_name(config, spec) in ("mlp", "small"))
+    is_small = network_name(config, spec) in ("mlp", "small")
+    devices.choose_kernels(is_small=is_small)
+    config = devices.decided(config, is_small=is_small)
     agent = table.find(config.agent)(config, spec, worker)
     if config.normalize_observations:
         _normalize_observations(agent)

@@ -569,6 +569,9 @@ for name in table.TABLE:
         if (name, env) != ("dyna_q", "pong"):
             build.make_agent(table.make_config(name, "auto", {"env": env}))
 assert "tensorflow.python" not in sys.modules
+from tensorflow.python.util import _pywrap_util_port
+
+assert _pywrap_util_port.IsMklEnabled(), "oneDNN does not compute the convolutions"
 """
 
 

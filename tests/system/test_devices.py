@@ -85,6 +85,14 @@ def test_all_cards_but_one_are_hidden(card, value):
     assert devices.visible_gpus(environ) == ([] if card is None else [card])
 
 
+@pytest.mark.parametrize("given", [{}, {"TF_ENABLE_ONEDNN_OPTS": "0"}])
+@pytest.mark.parametrize("is_small", [False, True])
+def test_onednn_computes_convolutions_unless_the_user_says_otherwise(is_small, given):
+    environ = dict(given)
+    devices.choose_kernels(is_small=is_small, environ=environ)
+    assert environ == (given if given or is_small else {"TF_ENABLE_ONEDNN_OPTS": "1"})
+
+
 @pytest.mark.parametrize(
     ("threads", "num_here", "cores", "expected"),
     [(0, 1, 8, 8), (0, 2, 8, 4), (0, 3, 8, 8 // 3), (0, 16, 8, 1), (5, 16, 8, 5), (5, 1, 2, 5)],
