@@ -9,7 +9,6 @@ decides what to do with either, and when.
 
 import contextlib
 import functools
-import mmap
 import os
 import secrets
 import stat
@@ -20,10 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.system.memory import anonymous_file
+from async_dqn.system.memory import Shapes, anonymous_file, file_bytes, map_arrays
 
 _NUM_BUFFERS = 2
-_ROW = 64  # bytes, to which every array is aligned; the first row holds the segment's number
 _REACHES, _TAKE, _GIVE = "pyfunc_0", "pyfunc_1", "pyfunc_2"  # TensorFlow names functions in the order they come in
 
 
@@ -33,21 +31,14 @@ class _Arrays(NamedTuple):
     pulled: list[np.ndarray]  # _NUM_BUFFERS of [n] float32
 
 
-def _stride(size: int) -> int:
-    """Bytes from one array of `size` floats to the next."""
-    return -(-4 * size // _ROW) * _ROW
-
-
-def _num_bytes(size: int) -> int:
-    return _ROW + (1 + _NUM_BUFFERS) * _stride(size)
+def _shapes(size: int) -> Shapes:
+    buffers: Shapes = {f"pulled/{index}": ((size,), np.float32) for index in range(_NUM_BUFFERS)}
+    return {"number": ((1,), np.uint64), "update": ((size,), np.float32), **buffers}
 
 
 def _map(descriptor: int, size: int) -> _Arrays:
-    memory = mmap.mmap(descriptor, _num_bytes(size))  # unmapped with the last array on it
-    update, *pulled = (
-        np.frombuffer(memory, np.float32, size, _ROW + index * _stride(size)) for index in range(1 + _NUM_BUFFERS)
-    )
-    return _Arrays(np.frombuffer(memory, np.uint64, 1), update, pulled)
+    number, update, *pulled = map_arrays(descriptor, _shapes(size)).values()
+    return _Arrays(number, update, pulled)
 
 
 class Segment:
@@ -66,7 +57,7 @@ class Segment:
     def __init__(self, size: int):
         descriptor = anonymous_file()
         self._let_go = weakref.finalize(self, os.close, descriptor)
-        os.ftruncate(descriptor, _num_bytes(size))
+        os.ftruncate(descriptor, file_bytes(_shapes(size)))
         arrays = _map(descriptor, size)
         arrays.number[0] = number = secrets.randbits(63) | 1
         self._update, self.pulled = arrays.update, arrays.pulled
@@ -123,7 +114,7 @@ def _open(address: bytes) -> _Found:
     path, size, number = address.decode().split()
     # On another host, or in another container, the path may be anything, a device too.
     found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != _num_bytes(int(size)):
+    if not stat.S_ISREG(found.st_mode) or found.st_size != file_bytes(_shapes(int(size))):
         raise FileNotFoundError(f"{path} is something else")
     descriptor = os.open(path, os.O_RDWR)
     try:

@@ -13,19 +13,22 @@ from collections.abc import Callable
 import numpy as np
 
 from async_dqn.data.queue import Item
-from async_dqn.system.memory import anonymous_file, free
+from async_dqn.system.memory import Shapes, anonymous_file, file_bytes, free, map_arrays
 from async_dqn.system.shared_table import FileLock, SharedTable
 
 _WIDTH = 4  # row 0: items put in, items taken out, where the first of those in it begins, and where the last one ends
 _WORKERS = 1  # the row of worker 0; in each generation, joins and number of the worker's last item
 _HEADER = 5  # int64 numbers before an item: sender, generation, joins, number, bytes
-_ALIGNED = 8  # bytes before the tables
+
+
+def _shapes(num_workers: int) -> Shapes:
+    """Of the arrays of a `SharedTable`."""
+    return {"version": ((1,), np.int64), "tables": ((2, _WORKERS + num_workers, _WIDTH), np.int64)}
 
 
 def _begin(num_workers: int) -> int:
     """Where items begin: at a page of their own."""
-    table = _ALIGNED + 2 * (_WORKERS + num_workers) * _WIDTH * np.dtype(np.int64).itemsize
-    return -(-table // mmap.PAGESIZE) * mmap.PAGESIZE
+    return -(-file_bytes(_shapes(num_workers)) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def create(num_workers: int) -> int:
@@ -53,10 +56,7 @@ class SharedQueue:
     ):
         self._worker, self._size, self._membership = worker, size, membership
         self._descriptor, self._begin = descriptor, _begin(num_workers)
-        memory = mmap.mmap(descriptor, self._begin)
-        tables = np.frombuffer(memory, np.int64, 2 * (_WORKERS + num_workers) * _WIDTH, _ALIGNED)
-        tables = tables.reshape(2, _WORKERS + num_workers, _WIDTH)
-        self._table = SharedTable(np.frombuffer(memory, np.int64, 1), tables, FileLock(descriptor))
+        self._table = SharedTable(**map_arrays(descriptor, _shapes(num_workers)), lock=FileLock(descriptor))
 
     def put(self, number: int, data: np.ndarray) -> bool:
         order = [*self._membership(), number]

@@ -7,15 +7,12 @@ holder ends, and the file when the last process that has it open has ended.
 
 from __future__ import annotations
 
-import math
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from async_dqn.base.errors import RunError
 from async_dqn.nn.aligned import aligned_empty
@@ -36,10 +33,9 @@ from async_dqn.store.base import (
     saved_counters,
     state_shapes,
 )
-from async_dqn.system.memory import anonymous_file
+from async_dqn.system.memory import Shapes, anonymous_file, file_bytes, map_arrays
 from async_dqn.system.shared_table import FileLock, SharedTable
 
-_ROW = 64  # bytes, to which every array is aligned
 _MAX_EPISODES = 2**17  # that wait for the chief, which takes them every few seconds
 _C = len(Counters._fields)
 _CLAIMED = Counters._fields.index("claimed_steps")
@@ -55,13 +51,6 @@ FREE = _C + 4  # the first column that a subclass may use
 _WIDTH = _C + 6
 MEMBERS = 1  # the row of worker 0
 
-Shapes = dict[str, tuple[tuple[int, ...], npt.DTypeLike]]  # of arrays, by name
-
-
-def _num_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
-    """Of one array, up to where the next one begins."""
-    return -(-math.prod(shape) * np.dtype(dtype).itemsize // _ROW) * _ROW
-
 
 def create(num_bytes: int) -> int:
     """Makes the file, of zeros: nothing is initialised. Gives its descriptor, for processes to inherit.
@@ -75,16 +64,6 @@ def create(num_bytes: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _map(descriptor: int, shapes: Shapes) -> dict[str, np.ndarray]:
-    """The file's arrays, by name, in the memory that all who map it share."""
-    memory = mmap.mmap(descriptor, sum(_num_bytes(*one) for one in shapes.values()))  # unmapped with the last array
-    arrays, begin = {}, 0
-    for name, (shape, dtype) in shapes.items():
-        arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), begin).reshape(shape)
-        begin += _num_bytes(shape, dtype)
-    return arrays
 
 
 class Ledger(NamedTuple):
@@ -126,7 +105,7 @@ class SharedMemoryStore:
         self.run_id = 0
         self.descriptor = descriptor
         self._worker, self._target_period = worker, target_period
-        self.arrays = _map(descriptor, self._shapes(modules, num_workers))
+        self.arrays = map_arrays(descriptor, self._shapes(modules, num_workers))
         self._episodes = self.arrays.pop("episodes")
         self._lock = FileLock(descriptor)
         self._table = SharedTable(self.arrays.pop("version"), self.arrays.pop("tables"), self._lock)
@@ -144,7 +123,7 @@ class SharedMemoryStore:
     @classmethod
     def required_bytes(cls, modules: Sequence[Module], num_workers: int) -> int:
         """What the shared file takes."""
-        return sum(_num_bytes(*one) for one in cls._shapes(modules, num_workers).values())
+        return file_bytes(cls._shapes(modules, num_workers))
 
     # Who takes part.
 

@@ -19,10 +19,10 @@ from async_dqn.store.shared_memory import (
     STOPPED,
     UPDATES,
     Ledger,
-    Shapes,
     SharedMemoryStore,
     counters_in,
 )
+from async_dqn.system.memory import Shapes
 
 # Of a worker: the update that its last gradient is in, and whether an update waits for it.
 _ROUND, _IS_AWAITED = FREE, FREE + 1
@@ -73,7 +73,7 @@ class SynchronousStore(SharedMemoryStore):
         rows: Shapes = {f"{one.name}/gradients": ((num_workers, one.size), np.float32) for one in modules}
         # For each module whether the gradient has a part of it, and the rate of that.
         terms: Shapes = {"terms": ((num_workers, len(modules), 2), np.float32)}
-        return super()._shapes(modules, num_workers) | rows | terms
+        return {**super()._shapes(modules, num_workers), **rows, **terms}
 
     def join(self) -> Ledger:
         with self._table.change() as rows:

@@ -2,11 +2,19 @@
 
 import ctypes
 import errno
+import math
+import mmap
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 
+Shapes = Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]  # of arrays, by name
+
+_ROW = 64  # bytes, to which every array in a file is aligned
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_..., which Python does not name
 _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 
@@ -33,6 +41,26 @@ def anonymous_file() -> int:
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return int(descriptor)
+
+
+def file_bytes(shapes: Shapes) -> int:
+    """The size of a file for these arrays."""
+    return sum(_num_bytes(*one) for one in shapes.values())
+
+
+def map_arrays(descriptor: int, shapes: Shapes) -> dict[str, np.ndarray]:
+    """The arrays that lie in a file, by name, in the memory that all who map it share."""
+    memory = mmap.mmap(descriptor, file_bytes(shapes))  # unmapped with the last array
+    arrays, begin = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        arrays[name] = np.frombuffer(memory, dtype, math.prod(shape), begin).reshape(shape)
+        begin += _num_bytes(shape, dtype)
+    return arrays
+
+
+def _num_bytes(shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+    """Of one array, up to where the next one begins."""
+    return -(-math.prod(shape) * np.dtype(dtype).itemsize // _ROW) * _ROW
 
 
 def free(descriptor: int, begin: int, size: int) -> None:
