@@ -48,7 +48,7 @@ class SharedQueue:
       membership: (generation, joins) of this process: what it puts in is of this stream.
 
     Raises:
-      ValueError: the descriptor is of no such file.
+      OSError, ValueError: the descriptor is of no such file.
     """
 
     def __init__(

@@ -44,12 +44,15 @@ def anonymous_file() -> int:
 
 
 def file_bytes(shapes: Shapes) -> int:
-    """The size of a file for these arrays."""
+    """The size of a file for these arrays, in bytes."""
     return sum(_num_bytes(*one) for one in shapes.values())
 
 
 def map_arrays(descriptor: int, shapes: Shapes) -> dict[str, np.ndarray]:
-    """The arrays that lie in a file, by name, in the memory that all who map it share."""
+    """The arrays that lie in a file, by name, in the memory that all who map it share.
+
+    Raises OSError where the descriptor is of no file, ValueError where the file is too small.
+    """
     memory = mmap.mmap(descriptor, file_bytes(shapes))  # unmapped with the last array
     arrays, begin = {}, 0
     for name, (shape, dtype) in shapes.items():
