@@ -153,7 +153,7 @@ def _usage(commands: Mapping[str, Command]) -> str:
 def _check_argument(argument: str, command: str) -> None:
     """Refuses what absl or a terminal would choke on, and the flags that absl has of its own."""
     flag = argument.partition("=")[0]
-    if len(flag) > 100 or flag.lstrip("-") in ("flagfile", "undefok"):
+    if argument.startswith("-") and (len(flag) > 100 or flag.lstrip("-") in ("flagfile", "undefok")):
         raise UserError(f"unknown flag {one_line(flag, 100)}; see async-dqn {command} --help")
     try:
         argument.encode()

@@ -1,6 +1,5 @@
 """Commands that show, hand on, compare and measure what training brings."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from async_dqn.agents import table
 from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
-from async_dqn.run.directory import default_logdir
+from async_dqn.run.directory import default_folder, default_logdir
 from async_dqn.run.progress import Progress
 from async_dqn.settings.config import DTYPES
 from async_dqn.system import devices, signals
@@ -78,7 +77,7 @@ def _bench(call: Call) -> int:
         plan,
         sections=parse_sections(values.sections),
         repetitions=repetitions if values.repetitions is None else values.repetitions,
-        output=Path(values.output or time.strftime("runs/bench-%Y%m%d-%H%M%S")),
+        output=Path(values.output or default_folder("bench")),
         peer=values.peer,
         soak_minutes=values.soak_minutes,
     )
@@ -213,7 +212,7 @@ COMMANDS = {
                 "greedy",
                 flags.BooleanParser(),
                 True,
-                "Take the best action, the mode of a policy; false: act as at the end of training.",
+                "Take the best action, the mode of a policy; false: act as in training.",
             ),
             ("eval_epsilon", Number(0, 1), 0.0, "Probability of a random action instead (Mnih et al. 2015: 0.05)."),
             ("pretrained", TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),

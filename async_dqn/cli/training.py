@@ -1,6 +1,7 @@
 """Commands that train, and `doctor`, which says beforehand whether they can."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -209,11 +210,9 @@ def _doctor(call: Call) -> int:
 
 
 def _how_to_watch(run: RunDirectory) -> str:
-    scripts = Path(sys.executable).parent
-    return (
-        f"watch it play:  {scripts / 'async-dqn'} evaluate --logdir={run.path} --video=play.gif\n"
-        f"see its curves: {scripts / 'tensorboard'} --logdir={run.path}"
-    )
+    program, board = (shlex.quote(str(Path(sys.executable).with_name(name))) for name in ("async-dqn", "tensorboard"))
+    logdir = f"--logdir={shlex.quote(str(run.path))}"
+    return f"watch it play:  {program} evaluate {logdir} --video=play.gif\nsee its curves: {board} {logdir}"
 
 
 _RUN_DIRECTORY = "The run directory [runs/ENV-AGENT-TIME]."

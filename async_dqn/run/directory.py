@@ -34,10 +34,15 @@ def is_over(exit_reason: str) -> bool:
     return exit_reason in COMPLETE or exit_reason.startswith("failed")
 
 
+def default_folder(name: str) -> Path:
+    """runs/NAME-TIME in the current folder, with a time in milliseconds: several may be begun in one second."""
+    seconds, milliseconds = divmod(time.time_ns() // 1_000_000, 1_000)
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(seconds))}-{milliseconds:03}"
+
+
 def default_logdir(env: str, agent: str) -> Path:
     """runs/ENV-AGENT-TIME in the current folder."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "_", env.removeprefix("ALE/"))
-    return Path("runs") / f"{name}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return default_folder(f"{re.sub(r'[^A-Za-z0-9.-]+', '_', env.removeprefix('ALE/'))}-{agent}")
 
 
 class RunDirectory:

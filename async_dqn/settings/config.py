@@ -384,8 +384,13 @@ class Config(
             decided = {"num_ps": cls.num_ps}
         if mode not in ("auto", *UPDATE_MODES.get(store, ())):  # that of a store that the run was on before
             decided["update_mode"] = mode = "auto"
+        if mode == "auto":
+            mode = cls.default_modes.get(store, mode)
         if store == "shared_memory" or mode in ("sync", "accumulate"):
             decided |= {"local_steps": 0, "averages": "own"}
+        decided |= {"wire_dtype": "float32"} if store == "shared_memory" else {}
+        decided |= {"overlap": False} if mode in ("hogwild", "sync") else {}
+        decided |= {"max_staleness": 0} if mode == "sync" else {}
         decided |= {} if mode == "sync" else {"backup_workers": 0}
         decided |= {} if mode == "accumulate" else {"accumulate": 0}
         config = cls(**(values | decided | dict(given)))
@@ -529,6 +534,11 @@ class EntropySettings(Config):
         minimum=0,
         not_with={"final_entropy_cost": (-1.0,)},
     )
+
+    def check(self) -> None:
+        super().check()
+        if -1 < self.final_entropy_cost < 0:
+            raise UserError(f"--final_entropy_cost={self.final_entropy_cost}: must be -1 (constant) or at least 0")
 
 
 @dataclasses.dataclass(frozen=True)

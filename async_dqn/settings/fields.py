@@ -131,4 +131,5 @@ def _check(field: dataclasses.Field, value: Any) -> None:
         allowed = " and ".join(
             f"{word} {bound if isinstance(bound, int) else f'{bound:g}'}" for word, bound in bounds if bound is not None
         )
-        raise UserError(f"{flag}: must be a number{f' of {allowed}' if allowed else ', not nan'}")
+        plain = "finite number or inf" if field.default == math.inf else "finite number"
+        raise UserError(f"{flag}: must be a {f'number of {allowed}' if allowed else plain}")

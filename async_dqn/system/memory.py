@@ -14,6 +14,7 @@ import psutil
 
 Shapes = Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]  # of arrays, by name
 
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 _ROW = 64  # bytes, to which every array in a file is aligned
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_..., which Python does not name
 _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
@@ -23,11 +24,13 @@ def available_bytes() -> int:
     """Memory that this process may still take: the machine's, or its control group's where that is less."""
     available = psutil.virtual_memory().available
     try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
+        limit = int((_CONTROL_GROUP / "memory.max").read_text())
+        used = int((_CONTROL_GROUP / "memory.current").read_text())
+        counted = dict(line.split() for line in (_CONTROL_GROUP / "memory.stat").read_text().splitlines())
+        cached = sum(int(counted[kind]) for kind in ("active_file", "inactive_file"))  # given up where it is needed
+    except (OSError, ValueError, KeyError):
         return available
-    return min(available, limit - used)
+    return min(available, limit - used + cached)
 
 
 def anonymous_file() -> int:

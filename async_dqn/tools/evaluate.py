@@ -48,7 +48,7 @@ class Play(NamedTuple):
     """How the agent plays.
 
     Attributes:
-      greedy: it takes the best action, the mode of a policy; false: it acts as at the end of its training.
+      greedy: it takes the best action, the mode of a policy; false: it acts as in training.
       epsilon: the probability of a uniformly random action in place of either.
     """
 
@@ -86,7 +86,7 @@ def run_evaluate(
     progress = Progress()
     agent = make_agent(config)
     trained = load_trained(run, agent, progress.say, checkpoint)
-    player = Player(agent, trained)
+    player = Player(agent, trained, None if play.greedy else np.random.default_rng([seed, 1]))
     limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
     with contextlib.ExitStack() as cleanup:
         show = _Show(agent, seed, limit, watch, cleanup)

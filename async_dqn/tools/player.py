@@ -30,12 +30,15 @@ class Player:
       agent: the algorithm, with settings and environment: `agent.config`, `agent.spec`.
       env_steps: agent steps that it was trained for.
       checkpoint: best or newest, where it was not asked for by its steps.
+
+    Args:
+      noise: with it, an agent that has noise in its networks explores as in training; None: it does not.
     """
 
-    def __init__(self, agent: Agent, trained: Trained):
+    def __init__(self, agent: Agent, trained: Trained, noise: np.random.Generator | None = None):
         self.agent, self.env_steps, self.checkpoint = agent, trained.env_steps, trained.name
         variables = {name: tf.Variable(one, trainable=False) for name, one in trained.online.items()}
-        self._evaluate = build.make_evaluate(agent, variables)
+        self._evaluate = build.make_evaluate(agent, variables, noise if agent.has_noise else None)
         self._adapted = None if agent.spec.is_atari else registry.make_adapted(agent.spec)
         if self._adapted:
             self._adapted.close()  # only its spaces are needed

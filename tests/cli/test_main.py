@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from async_dqn.agents.a3c import A3C
 from async_dqn.agents.dqn import DQN
 from async_dqn.agents.paac import PAAC
 from async_dqn.agents.ppo import PPO
-from async_dqn.cli import from_flags, main
+from async_dqn.cli import from_flags, main, training
 from async_dqn.cli.arguments import parse
 from async_dqn.run import checkpoints
 from async_dqn.run.csv_log import rows
@@ -110,7 +112,9 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--batch_size"], []),
         (["local", CARTPOLE, "--batch_size=0"], ["at least 1", "65536"]),
         (["local", CARTPOLE, "--discount=1.5"], ["at least 0", "at most 1"]),
-        (["local", CARTPOLE, "--stop_at_return=nan"], ["not nan"]),
+        (["local", CARTPOLE, "--stop_at_return=nan"], ["must be a finite number or inf"]),
+        (["local", CARTPOLE, "--reward_scale=inf"], ["must be a finite number"]),
+        (["local", "--agent=ppo", CARTPOLE, "--final_entropy_cost=-0.5"], ["must be -1 (constant) or at least 0"]),
         (["baseline", CARTPOLE, "--discount=nan"], ["--discount=nan", "at least 0"]),
         (["local", CARTPOLE, "--learning_rate=fast"], ["a number"]),
         (["local", CARTPOLE, "--nodouble=3"], []),
@@ -170,6 +174,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--agent=ppo", "--batch_size=10_000"], ["--rollout_length", "--envs_per_worker"]),
         (["local", CARTPOLE, "--agent=paac", "--update_mode=async"], ["--update_mode=async", "--agent=paac", "sync"]),
         (["baseline", "--env=pong", "--replay_capacity=10_000_000_000"], ["GB"]),
+        (["status", f"/none/{'a' * 90}/{'b' * 90}"], ["holds no run"]),
         (["local", CARTPOLE, "--resume"], ["--logdir"]),
         (["local", CARTPOLE, "--resume", "--logdir=none"], ["none", "config.json"]),
         (["baseline", CARTPOLE, "--logdir=" + "a" * 300], []),
@@ -266,6 +271,28 @@ def test_a_run_resumed_with_more_workers_has_what_a_preset_has_for_so_many(tmp_p
     chosen = {"env": "CartPole-v1", "num_workers": 4, "local_steps": 16, "averages": "own"}
     write_run(tmp_path / "four", table.make_config("dqn", "cartpole", chosen))
     assert resumed("four") == resumed("four", "--num_workers=8") == (16, "own")
+
+
+def test_a_run_resumed_in_another_way_leaves_behind_what_does_not_go_with_it(capsys, tmp_path):
+    def resumed(*flags):
+        config = settings_of("local", "--logdir=run", "--resume", *flags)
+        return config.overlap, config.max_staleness, config.wire_dtype
+
+    chosen = {"overlap": True, "max_staleness": 5, "wire_dtype": "bfloat16"}
+    write_run(tmp_path / "run", table.make_config("dqn", "cartpole", {"env": "CartPole-v1", "local_steps": 0} | chosen))
+    assert resumed() == tuple(chosen.values())
+    assert resumed("--update_mode=sync") == (False, 0, "bfloat16")
+    assert resumed("--store=shared_memory") == (False, 5, "float32")
+    assert resumed("--store=shared_memory", "--update_mode=locked") == (True, 5, "float32")
+    line = refusal(capsys, "local", "--logdir=run", "--resume", "--store=shared_memory", "--overlap")
+    assert "--overlap=True" in line and "hogwild" in line
+
+
+def test_the_commands_that_a_run_ends_with_can_be_pasted(tmp_path):
+    run = RunDirectory(tmp_path / "my run")
+    for line in training._how_to_watch(run).splitlines():
+        program, *arguments = shlex.split(line.partition(":")[2])
+        assert Path(program).parent == Path(sys.executable).parent and f"--logdir={run.path}" in arguments
 
 
 def test_a_run_of_format_1_is_read_but_not_resumed(capsys, tmp_path):

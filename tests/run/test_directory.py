@@ -326,7 +326,7 @@ def test_a_summary_is_json_whatever_numbers_it_gets(tmp_path):
 def test_default_folder_is_named_after_the_environment(env, name):
     path = default_logdir(env, "dqn")
     assert path.parent == Path("runs")
-    assert re.fullmatch(re.escape(name) + r"\d{8}-\d{6}", path.name)
+    assert re.fullmatch(re.escape(name) + r"\d{8}-\d{6}-\d{3}", path.name)
 
 
 def test_an_exit_reason_is_new_once_a_run_has_written_one(tmp_path):

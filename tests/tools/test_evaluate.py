@@ -92,9 +92,11 @@ def test_a_run_without_a_checkpoint_is_named(tmp_path):
         run_evaluate(agent.config, run, games=1, seed=0, watch=Watch())
 
 
-@pytest.mark.parametrize(("agent", "preset"), [("dqn", "cartpole"), ("ppo", "cartpole")])
-def test_games_are_played_as_asked_for(tmp_path, agent, preset):
-    agent, _, run = saved_run(tmp_path, "CartPole-v1", preset, agent)
+@pytest.mark.parametrize(
+    ("agent", "settings"), [("dqn", {}), ("ppo", {}), ("rainbow", {"noisy": True, "network": "mlp"})]
+)
+def test_games_are_played_as_asked_for(tmp_path, agent, settings):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole", agent, **settings)
 
     def returns(play):
         assert run_evaluate(agent.config, run, games=8, seed=5, watch=Watch(), play=play) == 0

@@ -49,7 +49,7 @@ def _origin(data: Mapping[str, Any]) -> str:
     measured = {
         f"work {plan['work']}": True,
         f"repetitions: {plan['repetitions']}, all cases in turn": sections,
-        f"windows of {plan['seconds']:g} s": sections & {"programs", "scale"},
+        f"windows of {plan['seconds']:g} s": sections & {"programs", "scale", "sharing"},
     }
     flags = ", ".join(origin["cpu flags"]) or "no vector units known"
     lines = [

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import sys
 import threading
 import time
@@ -132,7 +133,9 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
             if code == INTERRUPTED:
-                progress.say(f"interrupted; the same command with --logdir={folder} goes on from here")
+                progress.say(
+                    f"interrupted; the same command with --logdir={shlex.quote(str(folder))} goes on from here"
+                )
                 return INTERRUPTED
             codes.append(code)
             if code:

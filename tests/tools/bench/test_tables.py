@@ -145,7 +145,7 @@ def test_the_report_warns_of_what_makes_figures_worth_less(changes, words):
 
 @pytest.mark.parametrize(
     ("sections", "windows"),
-    [(["programs", "parts"], True), (["parts", "limit"], False)],
+    [(["programs", "parts"], True), (["sharing"], True), (["parts", "limit"], False)],
 )
 def test_the_report_says_what_of_the_plan_was_used(sections, windows):
     text = tables.report(data([result(section, "a", 0, {"ms": 1.0}) for section in sections]))
