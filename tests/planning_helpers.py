@@ -23,14 +23,14 @@ def imagine(outputs, observation):
     return Imagined(following, np.repeat(x, 2, axis=1), np.tile([0.25, 0.0], (len(x), 1)))
 
 
-def make(num_steps=60, imagine=imagine, **settings):
+def make(num_steps=60, imagine=imagine, n_step=1, **settings):
     replay = Replay(
         num_envs=1,
         capacity=200,
         observation_shape=(1,),
         observation_dtype=np.float32,
         stack=1,
-        n_step=1,
+        n_step=n_step,
         discount=DISCOUNT,
     )
     options = {"simulated_ratio": 1.0, "depth": 1, "sweeping": "uniform", "max_model_error": 0.1} | settings

@@ -26,15 +26,19 @@ from async_dqn.settings.fields import setting
 class DynaQConfig(DQNConfig):
     """Settings of Dyna-Q."""
 
-    # No flags, other than in DQN: the model predicts one step of observations as they are, --sweeping says what is
-    # learned from.
+    # No flags, other than in DQN: the model predicts observations as they are, --sweeping says what is learned from.
     normalize_observations: ClassVar[bool] = False  # type: ignore[misc]
-    n_step: ClassVar[int] = 1  # type: ignore[misc]
     noisy: ClassVar[bool] = False  # type: ignore[misc]
     prioritized: ClassVar[bool] = False  # type: ignore[misc]
     priority_exponent: ClassVar[float] = 0.0  # type: ignore[misc]
     importance_exponent: ClassVar[float] = 0.0  # type: ignore[misc]
 
+    n_step: int = setting(
+        1,
+        "Steps of return before bootstrapping, of real transitions; simulated ones are single.",
+        minimum=1,
+        maximum=100,
+    )
     max_simulated_ratio: float = setting(
         4.0, "Simulated minibatches for each real one, at most.", minimum=0, maximum=1_000
     )
@@ -127,6 +131,8 @@ class DynaQ(DQN):
         "lunarlander": {
             **DQN.presets["lunarlander"],
             "layer_norm": True,
+            "n_step": 3,
+            "target_period": 512,  # simulated minibatches count too
             "max_simulated_ratio": 1.0,
             "max_model_error": 1.0,
         },
@@ -212,18 +218,19 @@ class DynaQ(DQN):
         return Loss(q_loss, statistics)
 
     def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
-        """What the model is trained on: how real states change, their rewards, and whether the episode ended."""
+        """What the model is trained on: rewards, whether episodes ended, and how states changed where they went on."""
         size = self.spec.observation_shape[0]
         found = self._model.apply(params["model"], batch.s_tm1)
         changes = tf.reshape(found["next_observation"], [-1, self.spec.num_actions, size])  # [B, A, D]
         named = {"change": changes, "reward": found["reward"], "termination": found["termination"]}
         chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}
-        change = batch.s_t[:, 0] - batch.s_tm1[:, 0]  # [B, D]
-        errors = losses.relative_errors(chosen["change"], change)  # [B]
-        ended = tf.cast(batch.discount_t == 0, tf.float32)  # [B]
-        each = (
-            errors
-            + (chosen["reward"] - batch.r_t) ** 2
-            + tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
-        )  # [B]
-        return tf.reduce_mean(each)
+        change = batch.s_1[:, 0] - batch.s_tm1[:, 0]  # [B, D]
+        ended = tf.cast(batch.discount_1 == 0, tf.float32)  # [B]
+        # A state in which nothing goes on has no value: where it lies would but blur where episodes go on.
+        goes_on = 1 - ended
+        of_change = losses.weighted_mean(losses.relative_errors(chosen["change"], change, goes_on), goes_on)
+        of_reward = losses.relative_errors(
+            chosen["reward"][:, None], batch.r_1[:, None], tf.ones_like(ended), bound=10.0
+        )
+        of_end = tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
+        return of_change + tf.reduce_mean(of_reward + of_end)

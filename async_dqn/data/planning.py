@@ -32,6 +32,9 @@ class DynaBatch(NamedTuple):
     r_t: np.ndarray  # [B] float32
     discount_t: np.ndarray  # [B] float32
     s_t: np.ndarray  # [B, 1, D] float32
+    r_1: np.ndarray  # [B] float32, of the first step alone, which the model learns from; meaningless where simulated
+    discount_1: np.ndarray  # [B] float32
+    s_1: np.ndarray  # [B, 1, D] float32
     is_simulated: np.ndarray  # [B] float32, 0 or 1, the same in all rows
     weight: np.ndarray  # [B] float32, 0 for simulated rows that come after the end of an episode
     model_error: np.ndarray  # [B] float32, of the model now, the same in all rows
@@ -50,6 +53,8 @@ class Simulated(Protocol):
 
 class ModelError:
     """How wrong the model is about transitions that it has not trained on yet: the newest ones, when they come in.
+
+    What ends an episode is left out: the model need not know where it leads.
 
     Args:
       size: numbers D in a state.
@@ -148,8 +153,11 @@ class DynaExperience(ReplayExperience):
         self._simulated_ratio, self._max_model_error = simulated_ratio, max_model_error
         self._imagine, self._evaluate = imagine, evaluate
         flags = [aligned_empty((batch_size,), np.float32) for _ in range(4)]
-        self.batch: Any = DynaBatch(*real, *flags)
-        self._real = real
+        self._real, self._one_step = real, replay.make_batch(batch_size)
+        _, _, *of_one_step = self._one_step
+        for column in of_one_step:
+            column[:] = 0  # a minibatch may be simulated before there was a real one
+        self.batch: Any = DynaBatch(*real, *of_one_step, *flags)
         self._visits = VisitCounts(real.s_tm1[0].size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
         self._error = ModelError(real.s_tm1[0].size)
@@ -170,8 +178,9 @@ class DynaExperience(ReplayExperience):
         state = step.observation[:, None]  # [N, 1, D]
         outputs = step.outputs or self._evaluate(state)  # what comes from another process has none
         found = self._imagine(outputs, state).next_observation
-        each = np.arange(len(step.action))
-        self._error.add(found[each, step.action] - step.observation, step.next_observation - step.observation)
+        goes_on = np.flatnonzero(~step.terminated)
+        before = step.observation[goes_on]
+        self._error.add(found[goes_on, step.action[goes_on]] - before, step.next_observation[goes_on] - before)
 
     def due(self) -> int:
         return super().due() + self._num_ready(int(self._planned))
@@ -195,7 +204,9 @@ class DynaExperience(ReplayExperience):
 
     def sample(self, rng: np.random.Generator, step: int) -> None:
         del step
-        self._replay.sample(len(self._real.a_tm1), rng, self._real)
+        starts = self._replay.draw(len(self._real.a_tm1), rng)
+        self._replay.gather(*starts, self._real)
+        self._replay.gather(*starts, self._one_step, n_step=1)
         self.batch.is_simulated[:], self.batch.weight[:], self.batch.model_age[:] = 0, 1, 0
         self.batch.model_error[:] = self._error.share
         if self.plans:

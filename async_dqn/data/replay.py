@@ -165,6 +165,10 @@ class Replay:
         Raises:
             ValueError: if there is no valid start.
         """
+        return self.gather(*self.draw(batch_size, rng), self.make_batch(batch_size) if out is None else out)
+
+    def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The valid starts (env, index) that `sample` takes, each [B]."""
         filled = np.minimum(self._cursors.added, self.slots_per_env)  # [N]
         ends = np.cumsum(filled)
         starts = np.empty((2, 0), np.int64)  # rows: environment, index
@@ -182,12 +186,17 @@ class Replay:
                 )
             starts = np.concatenate([starts, np.stack([env, index])[:, valid]], axis=1)
         env, index = starts[:, :batch_size]
-        return self.gather(env, index, self.make_batch(batch_size) if out is None else out)
+        return env, index
 
-    def gather(self, env: np.ndarray, index: np.ndarray, out: Transition) -> Transition:
-        """The transitions that begin at valid starts (env, index), each [B], written to `out`."""
+    def gather(self, env: np.ndarray, index: np.ndarray, out: Transition, n_step: int | None = None) -> Transition:
+        """The transitions that begin at valid starts (env, index), each [B], written to `out`.
+
+        Args:
+            n_step: steps of these, at most n; None: n.
+        """
+        n = self._n_step if n_step is None else n_step
         start = self._position(env, index)  # [B]
-        steps = self._position(env[:, None], index[:, None] + self._ahead)  # [B, n]
+        steps = self._position(env[:, None], index[:, None] + self._ahead[:n])  # [B, n]
         ended = self._flat.ended[steps]
         taken = np.ones_like(ended)  # [B, n], false after the step that ended the episode
         np.logical_not(np.logical_or.accumulate(ended[:, :-1], axis=1), out=taken[:, 1:])
@@ -195,7 +204,7 @@ class Replay:
         terminated = (self._flat.terminated[steps] & taken).any(axis=1)
 
         out.a_tm1[:] = self._flat.action[start]
-        out.r_t[:] = np.where(taken, self._flat.reward[steps], 0) @ self._discounts[:-1]
+        out.r_t[:] = np.where(taken, self._flat.reward[steps], 0) @ self._discounts[:n]
         out.discount_t[:] = np.where(terminated, 0, self._discounts[length])
         self._gather_stacks(env, index, out.s_tm1)
         self._gather_stacks(env, index + length, out.s_t)

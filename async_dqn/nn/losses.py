@@ -305,24 +305,28 @@ def weighted_mean(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(weight * value), tf.reduce_sum(weight))
 
 
-def relative_errors(value: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor, bound: float = 1.0) -> tf.Tensor:
     """How wrong vectors are, in units of how much each number varies, so that all count alike.
 
-    Up to one standard deviation errors are squared, beyond it twice the Huber loss is linear: a rare large change, such
-    as that of a crash, does not undo what is known of all others.
+    Up to `bound` standard deviations errors are squared, beyond it twice the Huber loss is linear: a rare large change
+    does not undo what is known of all others.
 
     Args:
       value: [B, D] of the network.
       target: [B, D] what they should be.
+      weight: [B], none negative: how much a row counts for how much the numbers vary.
+      bound: the larger, the closer to the mean is what is learned.
 
     Returns:
       [B] means over the D numbers. Numbers that do not vary count as they are. No gradient reaches `target`.
     """
-    _check((value, 2), (target, 2))
+    _check((value, 2), (target, 2), (weight, 1))
     target = tf.stop_gradient(target)
-    variance = tf.math.reduce_variance(target, axis=0)  # [D]
+    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]  # [B, 1]
+    mean = tf.reduce_sum(share * target, axis=0)  # [D]
+    variance = tf.reduce_sum(share * (target - mean) ** 2, axis=0)  # [D]
     deviations = (value - target) * tf.math.rsqrt(tf.where(variance > 1e-12, variance, 1.0))  # [B, D]
-    return tf.reduce_mean(2 * huber(deviations), axis=1)
+    return tf.reduce_mean(2 * huber(deviations, bound), axis=1)
 
 
 def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[list[tf.Tensor], tf.Tensor]:

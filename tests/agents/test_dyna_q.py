@@ -20,13 +20,16 @@ def make_agent(**overrides):
 
 def make_batch(simulated=0):
     rng = np.random.default_rng(0)
-    s_tm1, s_t = (rng.normal(size=(6, 1, 4)).astype(np.float32) for _ in range(2))
+    s_tm1, s_t, s_1 = (rng.normal(size=(6, 1, 4)).astype(np.float32) for _ in range(3))
     return DynaBatch(
         s_tm1,
         rng.integers(2, size=6).astype(np.int32),
         rng.normal(size=6).astype(np.float32),
         np.array([0.99, 0, 0.99, 0.99, 0.5, 0], np.float32),
         s_t,
+        r_1=rng.normal(size=6).astype(np.float32),
+        discount_1=np.array([0.99, 0, 0.99, 0.99, 0.99, 0.99], np.float32),
+        s_1=s_1,
         is_simulated=np.full(6, simulated, np.float32),
         weight=np.array([1, 1, 1, 1, 1, 1 - simulated], np.float32),
         model_error=np.full(6, 0.25, np.float32),
@@ -52,10 +55,17 @@ def gradients(agent, batch):
 def test_relative_errors_by_hand():
     target = np.array([[1, 5], [3, 5]], np.float32)  # variances (1, 0)
     value = np.array([[2, 6], [3, 5]], np.float32)
-    found = losses.relative_errors(tf.constant(value), tf.constant(target))
+    ones = tf.ones(2)
+    found = losses.relative_errors(tf.constant(value), tf.constant(target), ones)
     np.testing.assert_allclose(found, [((2 - 1) ** 2 / 1 + (6 - 5) ** 2) / 2, 0], rtol=1e-6)
-    far = losses.relative_errors(tf.constant(value + np.array([3, 0], np.float32)), tf.constant(target))
+    away = tf.constant(value + np.array([3, 0], np.float32))
+    far = losses.relative_errors(away, tf.constant(target), ones)
     np.testing.assert_allclose(far, [(2 * (4 - 0.5) + 1) / 2, 2 * (3 - 0.5) / 2], rtol=1e-6)  # linear beyond 1
+    far = losses.relative_errors(away, tf.constant(target), ones, bound=3.5)
+    np.testing.assert_allclose(far, [(2 * 3.5 * (4 - 3.5 / 2) + 1) / 2, 3**2 / 2], rtol=1e-6)
+    more = [tf.concat([one, [[9.0, 9.0]]], 0) for one in (value, target)]
+    unchanged = losses.relative_errors(*more, tf.constant([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(unchanged[:2], found, rtol=1e-6)
     mean = losses.weighted_mean(tf.constant([1.0, 3.0, 100.0]), tf.constant([1.0, 3.0, 0.0]))
     assert float(mean) == (1 * 1 + 3 * 3) / 4
     assert float(losses.weighted_mean(tf.constant([1.0]), tf.constant([0.0]))) == 0
@@ -64,7 +74,7 @@ def test_relative_errors_by_hand():
 def test_no_gradient_reaches_the_target_of_relative_errors():
     value, target = tf.Variable([[1.0, 2.0]]), tf.Variable([[3.0, 5.0]])
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(losses.relative_errors(value, target))
+        loss = tf.reduce_sum(losses.relative_errors(value, target, tf.ones(1)))
     of_value, of_target = tape.gradient(loss, [value, target])
     assert of_target is None and np.abs(of_value).min() > 0
 
@@ -77,7 +87,7 @@ def test_the_model_learns_from_real_transitions_alone():
     agent = make_agent()
     loss, expected = gradients(agent, make_batch())
     spoilt = make_batch()
-    spoilt.r_t[3] += 7
+    spoilt.r_1[3] += 7
     _, found = gradients(agent, spoilt)
     assert largest(found["model"], expected["model"]) > 1e-3
     assert float(loss.statistics["simulated_share"]) == 0
@@ -86,6 +96,22 @@ def test_the_model_learns_from_real_transitions_alone():
     assert np.isnan(loss.statistics["simulated_age"])
     _, found = gradients(agent, make_batch(simulated=1))
     assert all(np.abs(one).max() == 0 for one in found["model"].values())
+
+
+def test_where_an_episode_ends_up_is_not_learned():
+    agent = make_agent()
+    batch = make_batch()
+    batch.discount_1[2] = 0
+    _, expected = gradients(agent, batch)
+    batch.s_1[2] += 9
+    _, found = gradients(agent, batch)
+    assert largest(found["model"], expected["model"]) < 1e-6
+    batch.s_1[3] += 9
+    _, found = gradients(agent, batch)
+    assert largest(found["model"], expected["model"]) > 1e-3
+    batch.discount_1[:] = 0  # nothing goes on
+    _, found = gradients(agent, batch)
+    assert all(np.isfinite(one).all() for one in found["model"].values())
 
 
 def test_the_values_learn_from_all_rows_of_weight_real_or_not():

@@ -80,6 +80,19 @@ def test_nothing_is_planned_where_nothing_is_asked_for():
     assert not any(batch.is_simulated.any() for batch in draws(make(simulated_ratio=0.0), 5))
 
 
+def test_the_model_learns_from_single_steps_whatever_the_length_of_returns():
+    experience = make(n_step=3)
+    rng = np.random.default_rng(0)
+    experience.sample(rng, 0)
+    batch = experience.batch
+    state, following = batch.s_tm1[:, 0, 0], batch.s_1[:, 0, 0]
+    np.testing.assert_array_equal(following, state + 1 + batch.a_tm1)
+    np.testing.assert_array_equal(batch.r_1, state)
+    ended = following > 12
+    np.testing.assert_allclose(batch.discount_1, np.where(ended, 0, DISCOUNT))
+    assert ended.any() and (batch.discount_t[~ended] < DISCOUNT).all() and (batch.r_t[~ended] > state[~ended]).all()
+
+
 def test_prioritized_sweeping_prefers_large_errors_and_what_leads_to_them():
     experience = make(sweeping="prioritized")
     experience._replay.sample(len(experience._candidates.a_tm1), np.random.default_rng(0), experience._candidates)
@@ -132,5 +145,7 @@ def test_its_state_comes_back(sweeping):
     for _ in range(60):  # past the next look at the model
         first.draw(rngs[0], 0)
         second.draw(rngs[1], 0)
-        for one, other in zip(first.batch, second.batch, strict=True):
-            np.testing.assert_array_equal(one, other)
+        meaningless = ("r_1", "discount_1", "s_1") if first.batch.is_simulated.any() else ()
+        for name, one in first.batch._asdict().items():
+            if name not in meaningless:
+                np.testing.assert_array_equal(one, getattr(second.batch, name))
