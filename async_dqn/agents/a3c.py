@@ -54,6 +54,10 @@ class A3CConfig(ActorCriticSettings):
         super().check()
         if self.lstm and self.t_max > _MAX_UNROLLED:
             raise UserError(f"--t_max={self.t_max}: with --lstm at most {_MAX_UNROLLED}")
+        if self.normalize_advantages and self.t_max * self.envs_per_worker == 1:
+            raise UserError(
+                "--normalize_advantages=True: of the advantage of a single step nothing is left; leave it out"
+            )
 
 
 class Batch(NamedTuple):

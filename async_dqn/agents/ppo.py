@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from async_dqn.agents.actor_critic import ActorCritic, ActorCriticSettings
+from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat
 from async_dqn.nn import losses
@@ -21,6 +22,11 @@ class PPOConfig(RolloutSettings, ActorCriticSettings):
 
     trace: float = setting(0.95, "Lambda of generalised advantage estimation.", minimum=0, maximum=1)
     clip: float = setting(0.1, "How far the probability of an action may move, as a ratio less 1.", minimum=0.001)
+
+    def check(self) -> None:
+        super().check()
+        if self.batch_size == 1:
+            raise UserError("--batch_size=1: nothing is left of an advantage that is normalised alone; at least 2")
 
 
 class Batch(NamedTuple):

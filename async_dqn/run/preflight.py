@@ -7,7 +7,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.convolutions import MIN_SIDE
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import Config, ReplaySettings
 from async_dqn.settings.environment import EnvironmentOptions
 from async_dqn.system.memory import available_bytes
 
@@ -23,6 +23,8 @@ def resolve(config: Config) -> EnvironmentSpec:
             f"{' and '.join(able)} can"
         )
     agent.check(config, spec)
+    if isinstance(config, ReplaySettings):
+        config.check_capacity(spec.stack)
     fitting = fitting_networks(spec.picture_shape)
     if config.network not in ("auto", *fitting):
         raise UserError(

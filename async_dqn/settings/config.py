@@ -61,6 +61,7 @@ class TaskSettings(Fields):
         False,
         "Step the environments while the learner computes; each step is then learned from one step later.",
         shared=False,
+        not_with={"replay": ("global",), "parallelism": ("data",)},
     )
     discount: float = setting(0.99, "How much a reward counts that comes one step later (gamma).", minimum=0, maximum=1)
     max_episode_steps: int = setting(
@@ -490,15 +491,19 @@ class ReplaySettings(QueueSettings):
 
     def check(self) -> None:
         super().check()
-        share = self.replay_capacity // self.num_actors // self.envs_per_worker
-        if share < self.n_step + 8:
-            raise UserError(
-                f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_actors} "
-                f"workers x {self.envs_per_worker} environments; at least {self.n_step + 8} each are needed"
-            )
+        self.check_capacity(1)
         if 2 * self.warmup_steps > self.replay_capacity:
             raise UserError(
                 f"--warmup_steps={self.warmup_steps}: must be at most half of --replay_capacity={self.replay_capacity}"
+            )
+
+    def check_capacity(self, stack: int) -> None:
+        """Raises UserError where an environment's part of replay is too small for stacks of so many observations."""
+        share, needed = self.replay_capacity // self.num_actors // self.envs_per_worker, self.n_step + stack + 7
+        if share < needed:
+            raise UserError(
+                f"--replay_capacity={self.replay_capacity} leaves {share} transitions to each of {self.num_actors} "
+                f"workers x {self.envs_per_worker} environments; at least {needed} each are needed"
             )
 
 

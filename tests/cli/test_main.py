@@ -115,6 +115,19 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--stop_at_return=nan"], ["must be a finite number or inf"]),
         (["local", CARTPOLE, "--reward_scale=inf"], ["must be a finite number"]),
         (["local", "--agent=ppo", CARTPOLE, "--final_entropy_cost=-0.5"], ["must be -1 (constant) or at least 0"]),
+        (["baseline", "--agent=ppo", CARTPOLE, "--batch_size=1"], ["at least 2"]),
+        (
+            ["local", "--agent=a3c", CARTPOLE, "--t_max=1", "--envs_per_worker=1", "--normalize_advantages"],
+            ["--normalize_advantages=True", "single step"],
+        ),
+        (
+            ["local", CARTPOLE, "--replay=global", "--overlap_steps"],
+            ["--overlap_steps=True", "--replay=global", "leave it out"],
+        ),
+        (
+            ["baseline", CARTPOLE, "--frame_stack=200", "--warmup_steps=100", "--replay_capacity=800"],
+            ["--replay_capacity=800", "leaves 200", "at least 210"],
+        ),
         (["baseline", CARTPOLE, "--discount=nan"], ["--discount=nan", "at least 0"]),
         (["local", CARTPOLE, "--learning_rate=fast"], ["a number"]),
         (["local", CARTPOLE, "--nodouble=3"], []),

@@ -103,6 +103,8 @@ RULES = [
     ("rmsprop_decay", [0.9], "optimizer", Other("rmsprop", "centered_rmsprop")),
     ("learning_rate_steps", Other(0), "final_learning_rate", [-1.0]),
     ("env_timeout", Other(60.0), "env_processes", [False]),
+    ("overlap_steps", [True], "replay", ["global"]),
+    ("overlap_steps", [True], "parallelism", ["data"]),
 ]
 # With more than one worker, where all but the first only act, or all make each update together.
 CLUSTER_RULES = [
@@ -165,7 +167,7 @@ def violated(agent, command, given):
         settings |= {"update_mode": "async", "num_workers": 1}
         found = [(f"--{name}=", "baseline") for name, value in given.items() if ALONE.get(name, value) != value]
     for name, values, other, unwanted in RULES + CLUSTER_RULES * (settings["num_workers"] > 1):
-        if other == "replay" and "planning" in settings and name != "planning":
+        if other == "replay" and "planning" in settings and name in ("queue_size", "send_period"):
             continue  # planners have queues too
         if name in given and given[name] in values and other in settings and settings[other] in unwanted:
             found.append((f"--{name}=", f"--{other}"))
