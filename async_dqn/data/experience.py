@@ -164,9 +164,11 @@ class ReplayExperience:
             self._owed_steps += num_steps
 
     def _has_warmed_up(self) -> bool:
-        """Whether replay has ever held enough; until then, to count is to look at all of it."""
-        if not self._was_warm and self._replay.num_slots >= self._warmup_steps:
-            self._was_warm = len(self._replay) >= self._warmup_steps
+        """Whether replay has ever held enough, or all that it can; until then, to count is to look at all of it."""
+        replay = self._replay
+        is_full = replay.num_slots == replay.num_envs * replay.slots_per_env
+        if not self._was_warm and (is_full or replay.num_slots >= self._warmup_steps):
+            self._was_warm = len(replay) >= (1 if is_full else self._warmup_steps)
         return self._was_warm
 
     def due(self) -> int:

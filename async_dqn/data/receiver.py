@@ -1,6 +1,6 @@
 """What a learner learns from when others act: experience filled from a queue, so that it cannot tell the difference."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class _Receiver:
     Args:
       inner: what the blocks go into.
       queue: where they come from.
-      on_block: called for every block that comes in.
+      on_block: called for every block that has come in, once nothing else is waited for to learn from it.
     """
 
     def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: OnBlock):
@@ -45,13 +45,16 @@ class _Receiver:
         if item is not None:
             follows = self._last.get(item.sender) == (item.stream, item.number - 1)
             self._last[item.sender] = item.stream, item.number
-            block = decode(item.data)
-            self._receive(item.sender, block, follows)
-            self._on_block(block.num_steps, block.version)
+            for block in self._receive(item.sender, decode(item.data), follows):
+                self._on_block(block.num_steps, block.version)
         return self.inner.due()
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> None:
-        """Takes in a block; `follows`: nothing is missing between it and the one before from this sender."""
+    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
+        """Takes in a block; gives the blocks that with it have come to where they are learned from.
+
+        Args:
+          follows: nothing is missing between it and the one before from this sender.
+        """
         raise NotImplementedError
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
@@ -72,7 +75,7 @@ class ReplayReceiver(_Receiver):
         super().__init__(inner, queue, **options)
         self._replay, self._num_envs, self._first_sender = inner, num_envs, first_sender
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> None:
+    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
         envs = (sender - self._first_sender) * self._num_envs + np.arange(self._num_envs)
         if not follows:  # another process, or something between was lost
             self._replay.truncate(envs)
@@ -80,6 +83,7 @@ class ReplayReceiver(_Receiver):
             self._replay.add_to(envs, step, counted)
             if spoilt.any():
                 self._replay.truncate(envs[spoilt])
+        return [block]
 
 
 class RolloutReceiver(_Receiver):
@@ -109,14 +113,16 @@ class RolloutReceiver(_Receiver):
         self._stacks: dict[int, tuple[FrameStack, np.ndarray]] = {}  # by sender, with which episodes have just ended
         self._blocks: list[tuple[Block, list[np.ndarray]]] = []  # with their stacks [N, S, ...]
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> None:
+    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
         stacked = self._restack(sender, block, follows)
         if len(block.counted) < self._length:
-            return
+            return [block]
         self._blocks.append((block, stacked))
-        if len(self._blocks) == self._num_rollouts:
-            blocks, self._blocks = self._blocks, []
-            self._join(blocks)
+        if len(self._blocks) < self._num_rollouts:
+            return []
+        blocks, self._blocks = self._blocks, []
+        self._join(blocks)
+        return [block for block, _ in blocks]
 
     def _restack(self, sender: int, block: Block, follows: bool) -> list[np.ndarray]:
         """What was acted on, [N, S, ...] for each step. Where a block before is missing, earlier frames are zeros."""

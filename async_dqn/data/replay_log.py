@@ -185,11 +185,12 @@ class ReplayLog:
         for end in range(len(self._segments) - 1, 0, -1):
             earlier, later = self._segments[end - 1 : end + 1]
             room -= later.stop - np.maximum(later.first, earlier.stop)
-            if (room <= 0).all():
+            # One that does not act never fills its ring: then two rings of slots in all are enough.
+            if (room <= 0).all() or -room.sum() >= room.size * newest.slots_per_env:
                 self._outdated += [segment.path for segment in self._segments[:end]]
                 del self._segments[:end]
                 break
-        if (newest.stop >= self._goal).all():
+        if (newest.stop >= self._goal - _CHANGED_BY_TRUNCATE).all():  # the newest slots wait for those that follow
             self._outdated = [path for path in self._outdated if not replay_segments.unlink(path)]
             while self._replaces:
                 replay_segments.remove(self._replaces.pop())

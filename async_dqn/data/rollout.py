@@ -250,6 +250,8 @@ class RolloutExperience:
             if arrays[name].shape != (length, *one.shape[1:]):
                 raise ValueError(f"the saved {name} has the shape {arrays[name].shape}")
             one[:length] = arrays[name]
+        if values["drawn"] and length != self._max_length:
+            return  # a rollout of another length was whole, and is being learned from: this one begins anew
         self._rollout.last[:] = arrays["rollout/last"]
         if self._rollout.recurrent_state.size:
             self._rollout.recurrent_state[:] = arrays["rollout/recurrent_state"]
@@ -263,7 +265,7 @@ class RolloutExperience:
             global_step=int(values["global_step"]),
         )
         self._length = length
-        self._drawn = int(values["drawn"]) if length == self._max_length else 0
+        self._drawn = int(values["drawn"])
 
     def check_valid(self) -> None:
         """Assert every invariant."""

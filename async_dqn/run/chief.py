@@ -238,7 +238,8 @@ class Chief:
     def _keep_best(self) -> None:
         """Writes the networks beside the checkpoints where their games were the best so far."""
         now, mean = time.monotonic(), self._tracker.full_mean
-        if not mean > self._best_saved or now < self._next_best or self._saver.is_busy_with_best:
+        is_last = self._next_best == -math.inf  # or the first: then the writer has nothing to do yet
+        if not mean > self._best_saved or now < self._next_best or (self._saver.is_busy_with_best and not is_last):
             return
         pulled = self._store.pull()
         if all(np.isfinite(one).all() for one in pulled.online.values()):

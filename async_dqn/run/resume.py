@@ -54,7 +54,7 @@ def load_newest(directory: Path, say: Callable[[str], None]) -> checkpoints.Chec
     """The newest whole checkpoint; says which newer ones had to be passed over."""
     checkpoint, faults = checkpoints.load_newest(directory)
     for fault in faults:
-        say(f"warning: {fault}; using the one before")
+        say(f"warning: {fault}; {'using the one before' if checkpoint else 'there is no other one'}")
     return checkpoint
 
 

@@ -25,6 +25,7 @@ from async_dqn.store.client import ParameterClient
 from async_dqn.store.round_trip import RoundTripClient
 
 _LOOK_PERIOD = 0.5  # seconds between two looks at how the other workers stand
+_LONGEST_GAP = 5.0  # seconds between two looks, beyond which nobody knows what was in between
 
 
 class SendingActor(Actor):
@@ -103,6 +104,7 @@ class SeparateLearner:
         )
         self._watch = _Watch(agent.config.ps_deadline)
         self._started = time.monotonic()
+        self._was_over = False  # the budget was spent, whatever a parameter server has lost since
 
     def _make_experience(self, queue: ExperienceQueue) -> ReplayReceiver | RolloutReceiver:
         agent, config, spec = self.agent, self.agent.config, self.agent.spec
@@ -133,18 +135,21 @@ class SeparateLearner:
         return not self.experience.is_idle
 
     def is_done(self) -> bool:
-        """Whether nothing more will come: the budget is spent, and all actors have ended.
+        """Whether nothing more will come: the budget is, or was, spent, and all actors have ended.
 
         Raises:
-          RunFailed: the budget is not spent, but nobody acts any more, nor comes back.
+          RunFailed: the budget never was spent, but nobody acts any more, nor comes back.
         """
         if self._client.is_over:
+            self._was_over = True
             workers = self._client.check().workers
             return not any(worker.state == "active" for worker in workers[1:])
         may_come = time.monotonic() - self._started < self.agent.config.start_deadline
         awaited = ("active", "expected") if may_come else ("active",)
         if self._watch.misses(self._client, lambda workers: any(one.state in awaited for one in workers[1:])):
-            raise RunFailed("no worker is left that acts, and none has come back")
+            if not self._was_over:
+                raise RunFailed("no worker is left that acts, and none has come back")
+            return True
         return False
 
     def metrics(self) -> dict[str, float]:
@@ -195,7 +200,8 @@ class _Watch:
         now = time.monotonic()
         if now - self._looked_at < _LOOK_PERIOD:
             return False
-        if now - self._looked_at > self._deadline or are_there(client.check().workers):
-            self._seen_at = now  # or nobody has looked for long
+        gap = min(_LONGEST_GAP, self._deadline / 4)
+        if now - self._looked_at > gap or are_there(client.check().workers):
+            self._seen_at = now
         self._looked_at = now
         return now - self._seen_at > self._deadline

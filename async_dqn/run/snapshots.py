@@ -162,7 +162,7 @@ class Snapshots:
             "environment_seed": self._seed,
             "replay_added": [] if self._ring is None else self._ring.added.tolist(),
         }
-        return totals["env_steps"], arrays, values
+        return totals["env_steps"] + totals["minibatches"], arrays, values  # one of which grows in every part
 
     def _write(self, number: int, arrays: dict[str, np.ndarray], values: dict[str, Any]) -> None:
         try:

@@ -70,6 +70,14 @@ def test_steps_that_do_not_count_call_for_nothing():
     assert game.experience.due() == 1 + 2
 
 
+def test_a_replay_that_is_full_is_warm_whatever_was_asked_for():
+    game = Game(num_envs=2, train_period=1, warmup_steps=200)  # the newest step of each cannot be sampled
+    for _ in range(100):
+        assert game.experience.due() == 0
+        game.add()
+    assert game.experience.due() == 2
+
+
 def test_a_replay_that_was_warm_once_stays_so():
     game = Game(train_period=1, warmup_steps=60)
     for _ in range(61):

@@ -225,10 +225,10 @@ def test_a_rollout_gives_the_same_minibatches_as_in_one_process():
 
 def test_rollouts_of_two_actors_are_learned_from_side_by_side():
     queue = LocalQueue(size=100)
-    receiver, _ = rollout_receiver(queue, 2)
+    receiver, heard = rollout_receiver(queue, 2)
     senders = [Sender(queue, worker, 5, is_rollout=True, seed=worker) for worker in (1, 2)]
     expected = make_rollout(4)
-    for _ in range(3):
+    for number in range(3):
         pairs = list(zip(*(sender.send() for sender in senders), strict=True))
         for one, other in pairs:
             joined = {
@@ -238,8 +238,9 @@ def test_rollouts_of_two_actors_are_learned_from_side_by_side():
             }
             outputs = {"value": np.concatenate([one.outputs["value"], other.outputs["value"]])}
             expected.add(one._replace(outputs=outputs, **joined), 4)
-        assert receiver.due() == 0  # one is not enough
+        assert receiver.due() == 0 and len(heard) == 2 * number  # one is not enough, and does not count yet
         assert_same_minibatches(minibatches(receiver), minibatches(expected))
+        assert heard == [(10, 0)] * 2 * (number + 1)
 
 
 def test_a_rollout_that_is_cut_short_is_counted_and_not_learned_from():

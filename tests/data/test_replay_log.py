@@ -130,6 +130,25 @@ def test_the_folder_does_not_grow(tmp_path):
     assert most <= 80 // 8 + 2
 
 
+@pytest.mark.parametrize("last", [0, 30])
+def test_the_folder_does_not_grow_where_an_environment_does_not_act(tmp_path, last):
+    replay = make()
+    log = make_log(tmp_path, replay, segment=8)
+    most = 0
+    for step in range(1, 401):
+        envs = np.arange(2 if step <= last else 1)
+        now, then = (np.array([[1, env + 1, 1, one] for env in envs], np.int32) for one in (step, step + 1))
+        steps, goes_on = np.full(len(envs), step), np.zeros(len(envs), bool)
+        replay.add(now, steps % 5, steps, goes_on, goes_on, then, envs)
+        log.append()
+        settle(log)
+        most = max(most, len(names(tmp_path)))
+    log.close()
+    assert most <= 2 * 80 // 8 + 2
+    found = restored([tmp_path])[0]
+    assert found.num_slots >= 40 - 8 and found.added[0] > 0
+
+
 def test_a_kill_between_any_two_changes_of_the_folder_costs_no_more_than_a_segment(tmp_path, monkeypatch):
     player = Player(make())
     log = make_log(tmp_path, player.replay)

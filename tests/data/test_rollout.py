@@ -229,17 +229,26 @@ def test_a_batch_is_at_most_the_rollout(batch_size):
         Game(num_envs=2, length=4, batch_size=batch_size)
 
 
-def test_a_rollout_that_goes_on_longer_is_learned_from_whole():
+@pytest.mark.parametrize("is_learned_from", [False, True])
+def test_a_rollout_that_goes_on_longer_is_learned_from_whole_and_once(is_learned_from):
     shorter, longer = Game(length=2), Game(length=4)
     for _ in range(2):
         shorter.add()
-    shorter.draw_all()
+    if is_learned_from:
+        shorter.draw_all()
     longer.experience.restore(*shorter.experience.state())
     longer._observation, longer._stacked = shorter._observation, shorter._stacked
-    for _ in range(2):
+    for _ in range(4 if is_learned_from else 2):
+        assert longer.experience.due() == 0
         longer.add()
     assert longer.experience.due() == 3 * 4 * 2 / 4  # epochs x steps / batch size
-    assert sorted(step for batch in longer.draw_all() for step in batch.step) == sorted([*range(8)] * 3)
+    batches = longer.draw_all()
+    assert sorted(step for batch in batches for step in batch.step) == sorted([*range(8)] * 3)
+    value, next_value = (column.reshape(4, 2) for column in by_step(batches))
+    first = 2 if is_learned_from else 0  # step of the game
+    stacked = 100 + np.arange(first, first + 5) + [100 * (t > 0) + max(t - 1, 0) for t in range(first, first + 5)]
+    np.testing.assert_array_equal(value, np.tile(stacked[:4, None], 2))
+    np.testing.assert_array_equal(next_value, np.tile(stacked[1:, None], 2))
 
 
 def spoil(game, envs):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 import time
 from types import SimpleNamespace
 
@@ -244,6 +245,25 @@ def test_the_best_network_is_kept_beside_the_newest(parts):
     chief.finish("finished")
     assert best(run) == (30, 11.0) and newest(run).number == 40
     assert list(checkpoints.load(run.best, 30).arrays) == [f"store/{name}/online" for name in store.pull().online]
+
+
+def test_the_best_network_of_the_end_is_kept_though_the_one_before_is_still_being_written(parts, monkeypatch):
+    run, store, chief, _ = parts
+    go_on, save = threading.Event(), checkpoints.save
+
+    def slow_save(*arguments, **options):
+        assert go_on.wait(10)
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "save", slow_save)
+    store.report_episodes([EpisodeReport(0, 10.0, 1, 10, 0.0)] * 100)
+    chief.log()
+    assert chief._saver.is_busy_with_best
+    store.add_counts(Counters(env_steps=10))
+    store.report_episodes([EpisodeReport(0, 110.0, 1, 20, 0.0)])
+    threading.Timer(0.2, go_on.set).start()
+    chief.finish("solved")
+    assert best(run) == (10, 11.0)
 
 
 def test_a_resumed_chief_knows_the_best_network_so_far(parts):

@@ -149,7 +149,8 @@ def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, 
 def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
     parts = Parts("a3c", lstm=True, t_max=4, **settings)
     counters = parts.run()
-    assert counters.env_steps == counters.received == 1_003
+    waiting = counters.env_steps - counters.received  # a rollout that no other came beside
+    assert counters.env_steps == 1_003 and 0 <= waiting <= (4 * 2 if settings else 0)
     assert counters.nonfinite == 0 and counters.updates == counters.minibatches > 50
     assert np.abs(parts.learner.experience.batch.recurrent_state).max() > 0
 
@@ -201,6 +202,33 @@ def test_the_learner_ends_the_run_where_nobody_acts_any_more(impatient):
     with pytest.raises(RunFailed, match="^no worker is left that acts"):
         for _ in run_learner(parts.learner, parts.clients[0]):
             pass
+
+
+def test_the_run_is_at_its_end_where_nobody_acts_any_more_and_a_server_has_lost_the_last_steps(impatient):
+    parts = Parts("dqn", ps_deadline=1.0)
+    state = parts.store.state()
+    parts.store.add_counts(Counters(env_steps=1_003, claimed_steps=1_003))
+    parts.clients[0].report()
+    assert parts.clients[0].is_over and not parts.learner.is_done()  # the actors are there
+    parts.store.restore(state)
+    parts.clients[0].restart(rolled_back=True)
+    parts.store.states = ("active", "lost", "lost")
+    ticks = run_learner(parts.learner, parts.clients[0])
+    assert not parts.clients[0].is_over and list(ticks)[-1] == Tick(0, [])
+
+
+def test_patience_begins_when_somebody_looks(monkeypatch):
+    client, clock = Parts("dqn").clients[0], [0.0]
+    monkeypatch.setattr(separate.time, "monotonic", lambda: clock[0])
+    watch = separate._Watch(60.0)
+
+    def misses(now):
+        clock[0] = now
+        return watch.misses(client, lambda workers: False)
+
+    assert not any(map(misses, (1.0, 2.0, 55.0, 60.5, 64.0, 114.0)))  # busy but for these moments
+    looks = np.arange(114.5, 180.0, 0.5)
+    assert looks[[*map(misses, looks)].index(True)] == 174.5
 
 
 def test_which_part_a_worker_runs_follows_from_the_settings():
