@@ -353,6 +353,16 @@ class _Worker:
         variables = self.store._nodes.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         return {variable.op.name: (variable.device, variable.shape.num_elements()) for variable in variables}
 
+    def awaited_in_locks(self) -> list[str]:
+        """Operations of critical sections that take what is not on their ps yet."""
+        return [
+            operation.name
+            for operation in self.store._nodes.graph.get_operations()
+            if "critical_section_execute" in operation.name and "/job:ps" in operation.device
+            for tensor in operation.inputs
+            if tensor.device != operation.device
+        ]
+
     def keep_lease(self, worker: int, lease: float) -> None:
         """Says to every ps that a worker lives."""
         from async_dqn.cluster.leases import LeaseKeeper

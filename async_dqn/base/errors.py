@@ -12,6 +12,10 @@ class RunError(Exception):
     """A run that cannot go on: ends the command with this one line and exit code 1."""
 
 
+class NoAnswer(RunError):
+    """Parameter servers that listen, but have not answered for too long."""
+
+
 class RunFailed(RunError):
     """An error that the whole run must end with, as starting this process again would not help."""
 

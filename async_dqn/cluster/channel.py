@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.base.errors import Outage, RunError
+from async_dqn.base.errors import NoAnswer, Outage
 from async_dqn.cluster.ledger import Counted
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
@@ -64,7 +64,7 @@ class Channel:
     Args:
       counted: the node of its requests in the graph.
       plain: what is fetched and fed with a request whose other work was given up.
-      deadline: seconds that anything may take before `RunError` is raised.
+      deadline: seconds that anything may take before `NoAnswer` is raised.
       warn: takes a line on what went wrong and was mended.
       explain_refusal: raises what a worker that is no longer the member has to be told.
       release: ends a hold, by its number.
@@ -105,12 +105,12 @@ class Channel:
                 raise
 
     def run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        """Runs one step that may be repeated, until it is through. Raises RunError after the deadline."""
+        """Runs one step that may be repeated, until it is through. Raises NoAnswer after the deadline."""
         try:
             return run_again(lambda: self.run(fetches, feed), self._deadline)
         except LostStep as error:
             servers = ", ".join(self.session.addresses)
-            raise RunError(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
+            raise NoAnswer(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
 
     def send(self, counts: Counters, step: Step, again: Callable[[], Step] | None = None) -> tuple[Answer, Any]:
         """Adds `counts` and makes the step, each exactly once. Gives the answer, and what the step fetched.

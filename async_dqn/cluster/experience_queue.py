@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.base.errors import RunError
+from async_dqn.base.errors import NoAnswer
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.data.queue import Item
@@ -30,7 +30,7 @@ class RemoteQueue:
       worker: the sender.
       size: items that may be in the queue.
       membership: (generation, joins) of this process in the ledger: what it puts in is of this stream.
-      deadline: seconds that anything may take before `RunError` is raised.
+      deadline: seconds that anything may take before `NoAnswer` is raised.
       should_stop: whether this process is to end; then there is no waiting for what does not answer.
     """
 
@@ -114,7 +114,7 @@ class RemoteQueue:
             return run_again(lambda: self._session.run(fetches, feed), self._deadline)
         except LostStep as error:
             servers = ", ".join(self._session.addresses)
-            raise RunError(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
+            raise NoAnswer(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
 
 
 class Mailbox:

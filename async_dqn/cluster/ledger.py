@@ -41,6 +41,7 @@ _BEFORE = _C + 12  # the counters before the last push, C columns
 WIDTH = _BEFORE + _C
 _MEMBERS = 2  # the row of worker 0
 _MAX_REQUESTS = 2**40  # of one process
+ANYONE = -1  # in place of a token, where whoever is the member is meant
 _BEHIND = -1  # in place of a hold: a shard has not applied the last version yet
 
 
@@ -155,7 +156,10 @@ class LedgerOperations:
         """
         is_push = computed_on is not None
         last = _PUSH if is_push else _COUNT
-        shards: Any = tf.unstack(deposits, axis=1) if quorum else [None, None]
+        request, counts = self._brought(request), self._brought(counts)
+        computed_on = self._brought(computed_on) if is_push else None
+        with tf.device(self.variable.device):
+            shards: Any = tf.unstack(deposits, axis=1) if quorum else [None, None]
         versions, are_there = shards  # [K]
 
         def body() -> tuple[tf.Tensor, ...]:
@@ -228,6 +232,7 @@ class LedgerOperations:
           is_start: 1 for a process that has not been this worker before; else 0.
           generation, joins: of the ledger and of the member row, as last read.
         """
+        is_start, generation, joins = self._brought(is_start), self._brought(generation), self._brought(joins)
 
         def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
             starts = old[_STARTS] + tf.where(tf.equal(old[_TOKEN], token), tf.zeros_like(is_start), is_start)
@@ -242,21 +247,28 @@ class LedgerOperations:
         return self._change_member(worker, change)
 
     def leave(self, worker: int, token: int | tf.Tensor, state: MemberState) -> tf.Tensor:
-        """Ends the membership of the process with this token, if it still is the member; gives the ledger after."""
+        """Ends the membership of the process with this token, if it still is the member; gives the ledger after.
+
+        The token `ANYONE` stands for that of whoever is the member.
+        """
+        token = self._brought(token)
 
         def change(old: tf.Tensor, run: tf.Tensor) -> tf.Tensor:
             del run
             ended = tf.stack([tf.constant(0, tf.int64), state, old[_JOINS], old[_STARTS], 0, 0, 0, 0, 0, 0])
-            return tf.where(_is_member(old, token), tf.concat([old[:_C], ended, old[_ADMITTED:]], 0), old)
+            theirs = tf.where(tf.equal(token, ANYONE), old[_TOKEN], token)
+            return tf.where(_is_member(old, theirs), tf.concat([old[:_C], ended, old[_ADMITTED:]], 0), old)
 
         return self._change_member(worker, change)
 
     def hold(self, hold: tf.Tensor) -> tf.Tensor:
         """From now on no update is admitted, nor anything that may refresh targets; gives the ledger after."""
+        hold = self._brought(hold)
         return self._change_run(lambda run: _with(run, _HOLD, hold))[1]
 
     def release(self, hold: tf.Tensor) -> tf.Tensor:
         """Ends this hold; gives the ledger before, which says whether it was still on."""
+        hold = self._brought(hold)
         return self._change_run(
             lambda run: _with(run, _HOLD, tf.where(tf.equal(run[_HOLD], hold), tf.zeros_like(hold), run[_HOLD]))
         )[0]
@@ -267,6 +279,7 @@ class LedgerOperations:
         So a request that is sent again, or that arrives late, does nothing: generations grow, and that of a restore
         under way, which is negative, comes before the same one when it is done.
         """
+        rows = self._brought(rows)
 
         def body() -> tf.Tensor:
             new = rows[0, _GENERATION]
@@ -312,6 +325,11 @@ class LedgerOperations:
                 return tf.identity(old), tf.identity(new)
 
         return self._execute(body)
+
+    def _brought(self, value: Any) -> tf.Tensor:
+        """What a section needs, on the ps before it begins: its lock would be held while a value is on its way."""
+        with tf.device(self.variable.device):
+            return tf.identity(tf.convert_to_tensor(value, tf.int64))
 
     def _execute(self, body: Any) -> Any:
         with tf.device(self.variable.device):

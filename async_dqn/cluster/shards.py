@@ -113,6 +113,8 @@ class Shard:
         Args:
           counted_up_to: [2 + W] like the record. Targets that are behind its count of refreshes are refreshed.
         """
+        with tf.device(self.device):
+            counted_up_to = tf.identity(counted_up_to)  # see `apply`
 
         def body() -> dict[str, dict[str, tf.Tensor]]:
             record = self.record.read_value()
@@ -170,6 +172,8 @@ class Shard:
 
         Nothing happens unless the generation is a newer one: so a request that arrives late or twice does nothing.
         """
+        with tf.device(self.device):  # see `apply`
+            generation, refreshes, updates = tf.identity(generation), tf.identity(refreshes), tf.identity(updates)
 
         def body() -> tf.Tensor:
             known = self._known_generation()

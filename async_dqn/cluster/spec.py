@@ -173,16 +173,17 @@ class ClusterSpec:
 def wait_until_reachable(
     addresses: Sequence[str], deadline: float = 0.0, should_stop: Callable[[], bool] = lambda: False
 ) -> list[str]:
-    """Waits until something listens on every address; gives those where nothing does after `deadline` seconds."""
+    """Waits until something listens on every address; gives those where nothing does after `deadline` seconds.
+
+    It looks once at least, also where it is to stop.
+    """
     end = time.monotonic() + deadline
     missing = list(addresses)
-    while missing and not should_stop():
+    while True:
         missing = [address for address in missing if not _listens(address)]
-        if time.monotonic() > end:
-            break
-        if missing:
-            time.sleep(0.1)
-    return missing
+        if not missing or should_stop() or time.monotonic() > end:
+            return missing
+        time.sleep(0.1)
 
 
 def _listens(address: str) -> bool:

@@ -9,6 +9,7 @@ from async_dqn.cluster import server
 from async_dqn.cluster.done_queue import PsQueues
 from async_dqn.cluster.eviction import Evictor
 from async_dqn.cluster.leases import LeaseState, LeaseTable
+from async_dqn.cluster.ledger import ANYONE
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run.csv_log import CsvWriter
 from async_dqn.run.directory import RunDirectory
@@ -84,8 +85,8 @@ def run_ps(
                 say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
             else:
                 say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
-            if evictor:
-                evictor.evict(worker, token)
+            if evictor:  # who joined and was never heard of has a token that nobody here knows
+                evictor.evict(worker, ANYONE if state is LeaseState.EXPECTED else token)
         if evictor:
             evictor.tick()
         if metrics:

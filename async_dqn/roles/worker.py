@@ -43,10 +43,10 @@ def run_worker(
     code = 1
     try:
         missing = wait_until_reachable(spec.ps, config.ps_deadline, should_stop.is_set)
-        if should_stop.is_set() and (worker or wait_until_reachable(spec.ps)):  # a chief may have a run to end for all
+        if should_stop.is_set() and (worker or missing):  # a chief may have a run to end for all
             code = 130
             return code
-        if missing and not should_stop.is_set():
+        if missing:
             raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
         store = make_remote_store(
             agent,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import Outage, RunError, RunFailed, UserError
+from async_dqn.base.errors import NoAnswer, Outage, RunError, RunFailed, UserError
 from async_dqn.cluster.remote_store import RemoteParameterStore
 from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
@@ -100,6 +100,9 @@ class WorkerRun:
             except RunFailed as error:
                 self._fail(error, client)
                 raise
+            except NoAnswer:
+                self._save_copy("running")
+                raise
             except Outage as outage:
                 try:
                     is_back = self._recover(outage, client, training)
@@ -109,6 +112,7 @@ class WorkerRun:
                 if not is_back:
                     unsaved = self._save_copy(exit_reason(Stop.INTERRUPTED))
                     training.save(_SIGNAL_SAVE_DEADLINE)
+                    self._tell_others()
                     if unsaved:
                         raise RunError(f"{exit_reason(Stop.INTERRUPTED)}, but {unsaved}") from None
                     return 130
@@ -274,6 +278,13 @@ class WorkerRun:
             steps = saved_counters(copy.state).env_steps
             self._progress.say(f"saved worker 0's copy ({copy.ages(time.monotonic())}) at {steps:,} agent steps")
         return unsaved
+
+    def _tell_others(self) -> None:
+        """That the run is interrupted, where the servers were out of reach for worker 0 alone or for a moment."""
+        if self._index == 0 and not isinstance(self._store, SharedMemoryStore):
+            with contextlib.suppress(RunError, Outage):
+                if self._store.reconnect(0.0, self._should_stop.is_set):
+                    self._store.add_counts(Counters(stopped=Stop.INTERRUPTED))
 
     def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> bool:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost.

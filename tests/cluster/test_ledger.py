@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from async_dqn.cluster.ledger import WIDTH, LedgerOperations, MemberState, initial_rows, parse
+from async_dqn.cluster.ledger import ANYONE, WIDTH, LedgerOperations, MemberState, initial_rows, parse
 from async_dqn.store.base import Counters, Stop, advance
 
 WORKERS = 3
@@ -448,6 +448,12 @@ def test_a_hold_ends_with_the_chief_that_took_it(table, end):
     else:
         table.leave(0, OWN, MemberState.DONE if end == "leave" else MemberState.LOST)
     assert table.read().hold == 0
+
+
+def test_whoever_is_the_member_can_be_evicted(table):
+    table.join(1, OWN)
+    assert table.leave(1, ANYONE, MemberState.LOST).members[1].state == MemberState.LOST
+    assert table.leave(2, ANYONE, MemberState.LOST).members[2].state == MemberState.EXPECTED  # nobody has joined
 
 
 @pytest.mark.parametrize(("late", "is_applied"), [(0, True), (1, True), (2, True), (3, False), (9, False)])

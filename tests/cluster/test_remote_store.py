@@ -98,6 +98,11 @@ def test_every_ps_holds_one_shard_of_every_vector(opened):
 
 
 @pytest.mark.cluster
+def test_no_lock_is_held_while_something_is_on_its_way(opened):
+    assert opened("adam")[0]("awaited_in_locks") == []
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("method", ["push", "push_pull"])
 def test_updates_of_two_processes_add_up_exactly(opened, method):
     clients = opened("add")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_dqn.base.errors import UserError
-from async_dqn.cluster.spec import ClusterSpec, check_port
+from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 
 SHIPPED = sorted((Path(__file__).parents[2] / "cluster_specs").glob("*.json"))
 
@@ -241,6 +241,13 @@ def test_workers_on_one_host_are_found_by_its_name():
     spec = ClusterSpec(ps=("alpha:9",), worker=workers)
     assert [spec.workers_beside(worker) for worker in (0, 1, 3, 6)] == [[0, 2, 6], [1, 5], [3, 4], [0, 2, 6]]
     assert ClusterSpec.local(1, 3).workers_beside(1) == [0, 1, 2]
+
+
+def test_who_is_to_stop_looks_once_all_the_same():
+    with socket.create_server(("localhost", 0)) as listening:
+        there = f"localhost:{listening.getsockname()[1]}"
+        assert wait_until_reachable([there], 60.0, lambda: True) == []
+    assert wait_until_reachable([there], 60.0, lambda: True) == [there]
 
 
 def test_local_needs_a_ps_and_a_worker():

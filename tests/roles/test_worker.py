@@ -18,6 +18,7 @@ from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
 from async_dqn.run.resume import STORE
 from async_dqn.run.standby import Copy
+from async_dqn.store.base import Counters, Stop
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
 
@@ -120,6 +121,26 @@ def test_a_chief_that_is_told_to_end_sets_up_no_network_but_ends_one_that_is_the
         assert begun.is_live
     else:
         assert begun is None and not run.config.exists()
+
+
+def test_the_others_are_told_of_an_interruption_where_the_servers_are_there_after_all(run):
+    class Reached(Store):
+        def __init__(self, is_there):
+            super().__init__()
+            self.is_there, self.counted = is_there, []
+
+        def reconnect(self, deadline, should_stop):
+            assert deadline == 0
+            return self.is_there
+
+        def add_counts(self, counts):
+            self.counted.append(counts)
+            raise Outage("it was restarted")
+
+    for is_there in (True, False):
+        worker, _ = chief(run, store := Reached(is_there))
+        worker._tell_others()
+        assert store.counted == [Counters(stopped=Stop.INTERRUPTED)] * is_there
 
 
 def test_what_could_not_be_saved_while_the_servers_are_away_is_told(run):
