@@ -900,7 +900,7 @@ def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
         first("open_store", {"q": ("adam", P)}, 0, {"deadline": 2.0})
         first("join")
         cluster.ps[0].process.send_signal(signal.SIGSTOP)
-        with pytest.raises(RuntimeError, match=rf"RunError: no answer from .* {cluster.spec.ps[0]} within 2 s"):
+        with pytest.raises(RuntimeError, match=rf"NoAnswer: no answer from .* {cluster.spec.ps[0]} within 2 s"):
             first("pull")
 
 
