@@ -24,6 +24,10 @@ class Outage(Exception):
     """A parameter server is out of reach or has lost what it held. It may come back: see `run.recovery`."""
 
 
+class Silence(Outage):
+    """A parameter server that listens but does not answer, in a process that has no time to wait."""
+
+
 def one_line(what: object, limit: int = 300) -> str:
     """`str(what)` with blanks for line ends, all else that does not print escaped, and bounded."""
     text = " ".join(str(what)[: 4 * limit].split()) or type(what).__name__

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from async_dqn.base.background import Background
-from async_dqn.base.errors import Outage
+from async_dqn.base.errors import Outage, Silence
 from async_dqn.cluster.spec import wait_until_reachable
 
 # Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
@@ -118,7 +118,8 @@ class PatientSession:
 
         Raises:
           LostStep: no answer, though every server listens.
-          Outage: a server does not listen, has lost its variables, or does not answer and there is no time to wait.
+          Outage: a server does not listen, or has lost its variables.
+          Silence: no answer, and there is no time to wait.
         """
         call = self._connection.submit(fetches, feed)
         try:
@@ -129,7 +130,7 @@ class PatientSession:
         except concurrent.futures.TimeoutError as error:
             if self._is_urgent():
                 self.renew()
-                raise Outage("no answer from the parameter servers") from error
+                raise Silence("no answer from the parameter servers") from error
             raise self._lost(f"no answer within {self.patience:.0f} s") from error
         except _CONNECTION_ERRORS as error:
             raise self._lost(f"{type(error).__name__}: {' '.join(str(error.message).split())[:200]}") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import NoAnswer, Outage, RunError, RunFailed, UserError
+from async_dqn.base.errors import NoAnswer, Outage, RunError, RunFailed, Silence, UserError
 from async_dqn.cluster.remote_store import RemoteParameterStore
 from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
@@ -112,7 +112,6 @@ class WorkerRun:
                 if not is_back:
                     unsaved = self._save_copy(exit_reason(Stop.INTERRUPTED))
                     training.save(_SIGNAL_SAVE_DEADLINE)
-                    self._tell_others()
                     if unsaved:
                         raise RunError(f"{exit_reason(Stop.INTERRUPTED)}, but {unsaved}") from None
                     return 130
@@ -279,13 +278,6 @@ class WorkerRun:
             self._progress.say(f"saved worker 0's copy ({copy.ages(time.monotonic())}) at {steps:,} agent steps")
         return unsaved
 
-    def _tell_others(self) -> None:
-        """That the run is interrupted, where the servers were out of reach for worker 0 alone or for a moment."""
-        if self._index == 0 and not isinstance(self._store, SharedMemoryStore):
-            with contextlib.suppress(RunError, Outage):
-                if self._store.reconnect(0.0, self._should_stop.is_set):
-                    self._store.add_counts(Counters(stopped=Stop.INTERRUPTED))
-
     def _recover(self, outage: Outage, client: ParameterClient, training: Training) -> bool:
         """Waits until the parameters are there again, and goes on with them. The chief restores what was lost.
 
@@ -301,7 +293,7 @@ class WorkerRun:
         while True:
             is_back = self._reconnect(outage)
             if self._should_stop.is_set():
-                if not is_back or self._has_tried_to_end:
+                if not is_back or self._has_tried_to_end or isinstance(outage, Silence):
                     return False
                 self._has_tried_to_end = True  # in order, as the servers may be there all the same
             try:

@@ -10,7 +10,8 @@ import pytest
 from fakes import make_store
 
 from async_dqn.agents.table import make_config
-from async_dqn.base.errors import Outage, RunError, UserError
+from async_dqn.base.errors import Outage, RunError, Silence, UserError
+from async_dqn.cluster.remote_store import RemoteParameterStore
 from async_dqn.run import build, checkpoints
 from async_dqn.run.chief import Start
 from async_dqn.run.directory import RunDirectory
@@ -18,7 +19,7 @@ from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
 from async_dqn.run.resume import STORE
 from async_dqn.run.standby import Copy
-from async_dqn.store.base import Counters, Stop
+from async_dqn.store.round_trip import RoundTripClient
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
 
@@ -123,24 +124,28 @@ def test_a_chief_that_is_told_to_end_sets_up_no_network_but_ends_one_that_is_the
         assert begun is None and not run.config.exists()
 
 
-def test_the_others_are_told_of_an_interruption_where_the_servers_are_there_after_all(run):
-    class Reached(Store):
-        def __init__(self, is_there):
-            super().__init__()
-            self.is_there, self.counted = is_there, []
+class Out(RemoteParameterStore):
+    """Servers that listen, and fail at the first step after that; those that keep silent would take too long."""
 
-        def reconnect(self, deadline, should_stop):
-            assert deadline == 0
-            return self.is_there
+    def __init__(self):
+        self.tried = 0
 
-        def add_counts(self, counts):
-            self.counted.append(counts)
-            raise Outage("it was restarted")
+    def reconnect(self, deadline, should_stop):
+        return True
 
-    for is_there in (True, False):
-        worker, _ = chief(run, store := Reached(is_there))
-        worker._tell_others()
-        assert store.counted == [Counters(stopped=Stop.INTERRUPTED)] * is_there
+    def is_ready(self):
+        self.tried += 1
+        raise Outage("it was restarted again")
+
+
+@pytest.mark.parametrize(("outage", "tried"), [(Outage("it was restarted"), 1), (Silence("no answer"), 0)])
+def test_who_is_told_to_end_tries_once_to_do_so_in_order_unless_servers_keep_silent(run, outage, tried):
+    worker, should_stop = chief(run, store := Out())
+    should_stop.set()
+    client = RoundTripClient.__new__(RoundTripClient)
+    client.abandon_round_trip = lambda deadline: None
+    assert not worker._recover(outage, client, None)
+    assert store.tried == tried
 
 
 def test_what_could_not_be_saved_while_the_servers_are_away_is_told(run):
