@@ -464,7 +464,7 @@ def _run_on_queue(spec: ClusterSpec, ps: int, make: Callable[[Any], Any]) -> Any
         return session.run(operation, options=options)
 
 
-PATIENT = ("--lease=600", "--start_deadline=600")  # no worker is ever lost
+PATIENT = ("--lease=36000", "--start_deadline=36000")  # no worker is ever lost, however slow the machine
 
 
 class StoreCluster:
