@@ -229,6 +229,7 @@ class DynaQ(DQN):
         # A state in which nothing goes on has no value: where it lies would but blur where episodes go on.
         goes_on = 1 - ended
         of_change = losses.weighted_mean(losses.relative_errors(chosen["change"], change, goes_on), goes_on)
+        # So far from the others, a reward is that of a crash, which counts by its size.
         of_reward = losses.relative_errors(
             chosen["reward"][:, None], batch.r_1[:, None], tf.ones_like(ended), bound=10.0
         )

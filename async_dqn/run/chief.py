@@ -98,6 +98,7 @@ class Chief:
         self._tensorboard.write_layout(layout(agent.metrics))
         self._best_saved = self._saver.best_mean() if start.restored is not None else -math.inf
         self._next_best = -math.inf
+        self._is_ending = False
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if start.is_live else 0.0)
 
     def _begin(self, start: Start, *, was_cut_short: bool = False, steps_before: int = 0) -> int:
@@ -238,8 +239,8 @@ class Chief:
     def _keep_best(self) -> None:
         """Writes the networks beside the checkpoints where their games were the best so far."""
         now, mean = time.monotonic(), self._tracker.full_mean
-        is_last = self._next_best == -math.inf  # or the first: then the writer has nothing to do yet
-        if not mean > self._best_saved or now < self._next_best or (self._saver.is_busy_with_best and not is_last):
+        has_to_wait = now < self._next_best or self._saver.is_busy_with_best
+        if not mean > self._best_saved or (has_to_wait and not self._is_ending):
             return
         pulled = self._store.pull()
         if all(np.isfinite(one).all() for one in pulled.online.values()):
@@ -333,7 +334,7 @@ class Chief:
 
     def finish(self, exit_reason: str) -> str:
         """Writes the last row, the last checkpoint and the summary. Gives what could not be saved, and why; or ""."""
-        self._next_best = -math.inf
+        self._is_ending = True
         counters = self.log()
         self._say_what_is_lost(counters)
         self.save(exit_reason)

@@ -193,15 +193,16 @@ class _Watch:
 
     def __init__(self, deadline: float):
         self._deadline = deadline
+        self._longest_gap = max(2 * _LOOK_PERIOD, min(_LONGEST_GAP, deadline / 4))
         self._looked_at = self._seen_at = time.monotonic()
 
     def misses(self, client: ParameterClient, are_there: Callable[[Sequence[WorkerStatus]], bool]) -> bool:
         """Whether they have been missing for too long. Where it looks, the client hears how the run stands."""
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_PERIOD:
+        gap = now - self._looked_at
+        if gap < _LOOK_PERIOD:
             return False
-        gap = min(_LONGEST_GAP, self._deadline / 4)
-        if now - self._looked_at > gap or are_there(client.check().workers):
+        if gap > self._longest_gap or are_there(client.check().workers):
             self._seen_at = now
-        self._looked_at = now
+        self._looked_at = time.monotonic()  # an answer may take its time
         return now - self._seen_at > self._deadline

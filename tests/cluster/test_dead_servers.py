@@ -115,3 +115,22 @@ def test_an_interrupt_while_a_server_is_away_saves_the_copy_and_the_run_goes_on_
         ]
         assert [task.wait(RUN) for task in again] == [0, 0], again[1].out + again[1].err
     assert json.loads(run.summary.read_text())["env_steps"] == summary["env_steps"] + 500
+
+
+def test_worker_0_saves_its_copy_where_a_server_listens_and_does_not_answer(tmp_path):
+    spec, run = ClusterSpec.local(1, 1), RunDirectory(tmp_path / "run")
+    flags = [flag.replace("--ps_deadline=60", "--ps_deadline=5") for flag in FLAGS]
+    shared = [*flags, "--total_steps=1000000", f"--cluster_spec={write_spec(tmp_path, spec)}", "--task_index=0"]
+    with commands(tmp_path) as start:
+        server = start("ps", "ps", *shared)
+        worker = start("worker", "worker", *shared, f"--logdir={run.path}")
+        wait_until(
+            lambda: run.metrics.exists() and any(steps > 1_000 for _, steps in _rows(run.metrics)),
+            3 * START,
+            "a thousand steps",
+        )
+        server.process.send_signal(signal.SIGSTOP)
+        assert worker.wait(90) == 1, worker.out + worker.err
+        steps = _rows(run.metrics)[-1][1]
+        assert "saved worker 0's copy" in worker.out and "no answer from parameter servers" in worker.err
+        assert steps - 3_000 < json.loads(run.summary.read_text())["env_steps"] <= steps + 1_000

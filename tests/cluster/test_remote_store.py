@@ -905,6 +905,17 @@ def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
 
 
 @pytest.mark.cluster
+def test_a_worker_that_joined_and_was_never_heard_of_is_evicted(tmp_path):
+    with _cluster_to_harm(tmp_path, flags=("--lease=600", "--start_deadline=20")) as cluster:
+        first, second = cluster.clients
+        second("join")
+        assert second("claim_steps", 700, Counters())[0] == 700
+        wait_until(lambda: first("check").workers[1].state == "lost", 60, "worker 1 was expected for long enough")
+        first("join")
+        assert first("claim_steps", BUDGET, Counters())[0] == BUDGET
+
+
+@pytest.mark.cluster
 def test_a_worker_that_is_lost_or_fails_is_evicted(tmp_path):
     with _cluster_to_harm(tmp_path, flags=("--lease=2", "--start_deadline=600")) as cluster:
         first, second = cluster.clients

@@ -149,6 +149,22 @@ def test_the_folder_does_not_grow_where_an_environment_does_not_act(tmp_path, la
     assert found.num_slots >= 40 - 8 and found.added[0] > 0
 
 
+def test_a_resumed_log_does_not_grow_either_where_an_environment_does_not_act(tmp_path):
+    saved(tmp_path, segment=8)
+    replay, found = restored([tmp_path])
+    assert found.added is not None
+    log = make_log(tmp_path, replay, segment=8, after=found)
+    most = 0
+    for step in range(400):
+        now = np.full((1, 4), step, np.int32)
+        replay.add(now, *np.zeros((2, 1)), *np.zeros((2, 1), bool), now, np.array([0]))
+        log.append()
+        settle(log)
+        most = max(most, len(names(tmp_path)))
+    log.close()
+    assert most <= 2 * 80 // 8 + 2
+
+
 def test_a_kill_between_any_two_changes_of_the_folder_costs_no_more_than_a_segment(tmp_path, monkeypatch):
     player = Player(make())
     log = make_log(tmp_path, player.replay)

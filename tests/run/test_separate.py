@@ -220,7 +220,7 @@ def test_the_run_is_at_its_end_where_nobody_acts_any_more_and_a_server_has_lost_
 def test_patience_begins_when_somebody_looks(monkeypatch):
     client, clock = Parts("dqn").clients[0], [0.0]
     monkeypatch.setattr(separate.time, "monotonic", lambda: clock[0])
-    watch = separate._Watch(60.0)
+    watch, impatient = separate._Watch(60.0), separate._Watch(1.0)
 
     def misses(now):
         clock[0] = now
@@ -229,6 +229,11 @@ def test_patience_begins_when_somebody_looks(monkeypatch):
     assert not any(map(misses, (1.0, 2.0, 55.0, 60.5, 64.0, 114.0)))  # busy but for these moments
     looks = np.arange(114.5, 180.0, 0.5)
     assert looks[[*map(misses, looks)].index(True)] == 174.5
+
+    clock[0] = 200.0  # a deadline that is not much longer than the time between two looks
+    assert not impatient.misses(client, lambda workers: False)
+    for clock[0], is_missed in ((200.6, False), (201.2, True)):
+        assert impatient.misses(client, lambda workers: False) == is_missed
 
 
 def test_which_part_a_worker_runs_follows_from_the_settings():
