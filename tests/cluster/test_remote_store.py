@@ -906,12 +906,22 @@ def test_without_an_answer_for_too_long_the_worker_ends(tmp_path):
 
 @pytest.mark.cluster
 def test_a_worker_that_joined_and_was_never_heard_of_is_evicted(tmp_path):
-    with _cluster_to_harm(tmp_path, flags=("--lease=600", "--start_deadline=20")) as cluster:
+    with _cluster_to_harm(tmp_path, num_ps=1) as cluster:
         first, second = cluster.clients
-        second("join")
+        saved = first("state")
+        cluster.ps[0].process.kill()
+        cluster.ps[0].wait(5)
+        cluster._flags[-1] = "--start_deadline=30"  # counted from when it is there again
+        cluster.start_ps_again(0)
+        tell(cluster.spec, 0, 0, new_token(), ALIVE)  # worker 0 is heard of
+        for client in cluster.clients:
+            client("reconnect", 10.0)
+        first("restore", saved)
+        for client in (second, first):
+            assert client("settle") is False
+            client("join", False)
         assert second("claim_steps", 700, Counters())[0] == 700
-        wait_until(lambda: first("check").workers[1].state == "lost", 60, "worker 1 was expected for long enough")
-        first("join")
+        wait_until(lambda: first("check").workers[1].state == "lost", 90, "worker 1 was expected for long enough")
         assert first("claim_steps", BUDGET, Counters())[0] == BUDGET
 
 
