@@ -26,8 +26,7 @@ from async_dqn.settings.fields import setting
 class DynaQConfig(DQNConfig):
     """Settings of Dyna-Q."""
 
-    # No flags, other than in DQN: the model predicts observations as they are, --sweeping says what is learned from.
-    normalize_observations: ClassVar[bool] = False  # type: ignore[misc]
+    # No flags, other than in DQN: --sweeping says what is learned from.
     noisy: ClassVar[bool] = False  # type: ignore[misc]
     prioritized: ClassVar[bool] = False  # type: ignore[misc]
     priority_exponent: ClassVar[float] = 0.0  # type: ignore[misc]
@@ -163,7 +162,8 @@ class DynaQ(DQN):
         self.modules = [*self.modules, model._replace(rate=schedules.constant(config.model_learning_rate))]
 
     def apply(self, params: Params, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        return super().apply(params, observation, seed) | self._model.apply(params["model"], observation)
+        outputs = super().apply(params, observation, seed)
+        return outputs | self._model.apply(params["model"], observation) if "model" in params else outputs
 
     def _imagine(self, outputs: Outputs, observation: np.ndarray) -> Imagined:
         num_states, size = len(observation), self.spec.observation_shape[0]
@@ -173,10 +173,9 @@ class DynaQ(DQN):
 
     @property
     def trained(self) -> Sequence[Module]:
-        values, model = self.modules
         if not self.config.has_planners:
             return self.modules
-        return [model] if self.worker else [values]
+        return [module for module in self.modules if (module.name == "model") == bool(self.worker)]
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config = self.config
@@ -197,9 +196,9 @@ class DynaQ(DQN):
         )
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
-        q_tm1 = self._network.apply(params["q"], batch.s_tm1)["q_values"]  # [B, A]
-        q_t = self._network.apply(targets["q"], batch.s_t)["q_values"]  # [B, A]
-        selector = self._network.apply(params["q"], batch.s_t)["q_values"] if self.config.double else q_t
+        q_tm1 = self.apply(params, batch.s_tm1)["q_values"]  # [B, A]
+        q_t = self.apply(targets, batch.s_t)["q_values"]  # [B, A]
+        selector = self.apply(params, batch.s_t)["q_values"] if self.config.double else q_t
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
         q_loss = losses.weighted_mean(losses.huber(errors), batch.weight)
         size = losses.weighted_mean(tf.abs(errors), batch.weight)
@@ -220,7 +219,12 @@ class DynaQ(DQN):
     def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
         """What the model is trained on: rewards, whether episodes ended, and how states changed where they went on."""
         size = self.spec.observation_shape[0]
-        found = self._model.apply(params["model"], batch.s_tm1)
+        # What else there is takes nothing from this loss: means and variances are counted where values are learned.
+        held = {
+            name: one if name == "model" else tf.nest.map_structure(tf.stop_gradient, one)
+            for name, one in params.items()
+        }
+        found = self.apply(held, batch.s_tm1)
         changes = tf.reshape(found["next_observation"], [-1, self.spec.num_actions, size])  # [B, A, D]
         named = {"change": changes, "reward": found["reward"], "termination": found["termination"]}
         chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}

@@ -9,13 +9,15 @@ from async_dqn.base.errors import UserError
 from async_dqn.data.planning import DynaBatch
 from async_dqn.nn import losses
 from async_dqn.nn.module import initial_parameters
+from async_dqn.nn.normalization import MODULE
 from async_dqn.run import build
 
 SEED = tf.constant([0, 0], tf.int32)
 
 
-def make_agent(**overrides):
-    return build.make_agent(make_config("dyna_q", "cartpole", {"env": "CartPole-v1", "num_workers": 1} | overrides))
+def make_agent(worker=0, **overrides):
+    settings = {"env": "CartPole-v1", "num_workers": 1} | overrides
+    return build.make_agent(make_config("dyna_q", "cartpole", settings), worker)
 
 
 def make_batch(simulated=0):
@@ -112,6 +114,26 @@ def test_where_an_episode_ends_up_is_not_learned():
     batch.discount_1[:] = 0  # nothing goes on
     _, found = gradients(agent, batch)
     assert all(np.isfinite(one).all() for one in found["model"].values())
+
+
+def test_normalized_observations_are_what_both_networks_see_and_the_model_says_changes_as_they_are():
+    plain, agent = make_agent(), make_agent(normalize_observations=True)
+    statistics = {"mean": np.array([1, -2, 3, 4], np.float32), "variance": np.array([4, 1, 9, 0.25], np.float32)}
+    batch = make_batch()
+    params = parameters(plain) | {MODULE: {name: tf.constant(one) for name, one in statistics.items()}}
+    with tf.GradientTape() as tape:
+        tape.watch(params)
+        loss = agent.loss(params, params, DynaBatch(*map(tf.constant, batch)), SEED)
+    found = tape.gradient(loss.value, params)
+    seen = [(one - statistics["mean"]) / np.sqrt(statistics["variance"]) for one in (batch.s_tm1, batch.s_t)]
+    change = (batch.s_1 - batch.s_tm1)[:, 0]
+    normalized = batch._replace(s_tm1=seen[0], s_t=seen[1], s_1=seen[0] + change[:, None])
+    _, expected = gradients(plain, normalized)
+    assert largest(found["q"], expected["q"]) < 1e-5 and largest(found["model"], expected["model"]) < 1e-5
+    # Counted once, though two networks see them.
+    np.testing.assert_allclose(found[MODULE]["mean"], batch.s_tm1.mean((0, 1)), rtol=1e-5)
+    apart = [make_agent(normalize_observations=True, num_workers=2, store="ps", worker=worker) for worker in range(2)]
+    assert [[one.name for one in each.trained] for each in apart] == [["q", MODULE], ["model"]]
 
 
 def test_the_values_learn_from_all_rows_of_weight_real_or_not():

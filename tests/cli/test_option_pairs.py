@@ -136,7 +136,7 @@ ALONE = {  # how a run in one process shares its work
 LACKS = {  # some of what agents have no flags for
     "dqn": ["parallelism", "vtrace", "sarsa", "concurrent"],
     "fast_dqn": ["overlap_steps"],
-    "dyna_q": ["noisy", "prioritized", "priority_exponent", "normalize_observations"],
+    "dyna_q": ["noisy", "prioritized", "priority_exponent"],
     "nstep_q": ["replay", "queue_size", "prioritized"],
     "pqn": ["replay", "queue_size", "parallelism"],
     "paac": ["parallelism", "rollouts_per_batch", "queue_size", "vtrace"],

@@ -18,7 +18,7 @@ SHARED = ["hogwild", "locked", "sync"]  # in memory that processes share
 WAYS = ["direct", "gradient", "delta", *SHARED]
 
 
-NORMALIZED = ["dqn --normalize_observations", "ppo --normalize_observations"]
+NORMALIZED = [f"{name} --normalize_observations" for name in ("dqn", "ppo", "dyna_q")]
 
 # Options that change what is drawn, handed back or saved, beside the agents as they are.
 AGENTS = [
