@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -61,8 +62,10 @@ def counting_environments():
         del gymnasium.registry[id]
 
 
-def make(id, num_envs=1, protocol="classic", seed=1, **kwargs):
-    return registry.make_vector_env(registry.resolve(id, protocol), num_envs, seed, **kwargs)
+def make(id, num_envs=1, protocol="classic", seed=1, max_episode_steps=None, **kwargs):
+    spec = registry.resolve(id, protocol)
+    spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
+    return registry.make_vector_env(spec, num_envs, seed, **kwargs)
 
 
 def play(env, actions):

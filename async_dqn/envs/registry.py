@@ -7,7 +7,6 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import ale_py
@@ -74,7 +73,6 @@ def make_vector_env(
     num_envs: int,
     seed: int,
     num_threads: int = 0,
-    max_episode_steps: int | None = None,
     process_timeout: float = 0.0,
 ) -> VectorEnv:
     """Makes N environments; the same seed and actions give the same frames, whatever the threads do.
@@ -84,11 +82,9 @@ def make_vector_env(
       num_envs: N. Environment i begins with the seed `seed + i`, and goes on with others that depend on both.
       seed: any integer, used modulo 2^30 as the emulator's seeds are 31 bits.
       num_threads: emulator threads on Atari, 0 for one per environment or core, whichever is fewer.
-      max_episode_steps: agent steps after which an episode is truncated, in place of the limit in `spec`.
       process_timeout: have each environment other than Atari's in a process of its own, which may take so many seconds
         for a step; 0: all are in this one.
     """
-    spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
     environments: gymnasium.vector.VectorEnv | EnvironmentProcesses
     steps_per_seed = 0
     if spec.is_atari:

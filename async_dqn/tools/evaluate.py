@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.base.files import write_atomically
 from async_dqn.data.experience import Outputs
 from async_dqn.envs import registry
+from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory
@@ -88,11 +90,12 @@ def run_evaluate(
     trained = load_trained(run, agent, progress.say, checkpoint)
     player = Player(agent, trained, None if play.greedy else np.random.default_rng([seed, 1]))
     limit = max_steps or agent.spec.max_episode_steps or _MAX_STEPS
+    spec = replace(agent.spec, max_episode_steps=limit)
     with contextlib.ExitStack() as cleanup:
-        show = _Show(agent, seed, limit, watch, cleanup)
+        show = _Show(agent, spec, seed, watch, cleanup)
         num_envs = 1 if watch.human else min(games, _MAX_ENVS)
         begun = time.monotonic()
-        lengths, returns = _play(player, play, games, num_envs, seed, limit, progress, show)
+        lengths, returns = _play(player, spec, play, games, num_envs, seed, progress, show)
         seconds = time.monotonic() - begun
     if not returns:
         progress.say("no game was played to its end")
@@ -133,15 +136,15 @@ def run_evaluate(
 class _Show:
     """Shows the games of the first environment: the first of them in a video, all in a window, or none at all."""
 
-    def __init__(self, agent: Agent, seed: int, limit: int, watch: Watch, cleanup: contextlib.ExitStack):
-        """Makes what shows games of at most `limit` steps; `cleanup` closes it."""
+    def __init__(self, agent: Agent, spec: EnvironmentSpec, seed: int, watch: Watch, cleanup: contextlib.ExitStack):
+        """Makes what shows the games; `cleanup` closes it."""
         self._agent = agent
         self._video: Video | None = None
         self._window: Window | None = None
         if watch.video is None and not watch.human:
             return
         self._overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
-        self._screen = make_screen(agent.spec, seed, max_episode_steps=limit, has_window=watch.human)
+        self._screen = make_screen(spec, seed, has_window=watch.human)
         cleanup.callback(self._screen.close)
         if watch.video is not None:
             self._video = Video(watch.video, self._screen.frames_per_second, watch.video_seconds)
@@ -195,22 +198,18 @@ def _make_overlay(agent: Agent, name: str) -> Overlay:
 
 def _play(
     player: Player,
+    spec: EnvironmentSpec,
     play: Play,
     games: int,
     num_envs: int,
     seed: int,
-    limit: int,
     progress: Progress,
     show: _Show,
 ) -> tuple[list[int], list[float]]:
-    """Lengths and returns of `games` games, each environment playing its share; fewer if nobody watches.
-
-    Args:
-      limit: agent steps after which a game is cut off.
-    """
+    """Lengths and returns of `games` games, each environment playing its share; fewer if nobody watches."""
     agent, rng = player.agent, np.random.default_rng(seed)
     shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
-    env = registry.make_vector_env(agent.spec, num_envs, seed, max_episode_steps=limit)
+    env = registry.make_vector_env(spec, num_envs, seed)
     lengths: list[int] = []
     returns: list[float] = []
     longest = 0  # steps since a game has ended last

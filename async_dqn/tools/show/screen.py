@@ -45,19 +45,15 @@ class Screen:
         self._env.close()
 
 
-def make_screen(
-    spec: EnvironmentSpec, seed: int, *, max_episode_steps: int | None = None, has_window: bool = False
-) -> Screen:
+def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -> Screen:
     """The screen of the first environment of those that `make_vector_env` seeds with `seed`.
 
     Args:
-      max_episode_steps: as in `make_vector_env`.
       has_window: the pictures are shown in a window of pygame's, which gymnasium draws with as well.
 
     Raises:
       UserError: the environment cannot be drawn.
     """
-    spec = replace(spec, max_episode_steps=max_episode_steps or spec.max_episode_steps)
     if spec.is_atari:
         emulator = make_emulators(
             spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1

@@ -1,5 +1,7 @@
 """Tests of async_dqn.tools.show.screen: it shows the games that the agent plays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -52,9 +54,8 @@ def test_it_draws_gymnasium_environments_at_their_own_speed():
 
 
 def test_it_begins_a_new_game_where_the_agent_s_is_cut_off():
-    spec = registry.resolve("CartPole-v1", "none")
-    env = registry.make_vector_env(spec, 1, seed=3, max_episode_steps=3)
-    screen = make_screen(spec, seed=3, max_episode_steps=3)
+    spec = replace(registry.resolve("CartPole-v1", "none"), max_episode_steps=3)
+    env, screen = registry.make_vector_env(spec, 1, seed=3), make_screen(spec, seed=3)
     screen._picture = lambda observation: observation  # what the twin sees
     env.reset(), screen.reset()
     results = [(env.step(np.array([1])), screen.step(1)) for _ in range(7)]
