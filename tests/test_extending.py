@@ -39,7 +39,9 @@ def test_the_agent_learns_and_plays(folder):
     flags = ["--agent=my_agents:A2C", "--env=CartPole-v1", "--max_gradient_norm=0.5", "--logdir=run"]
     done = run(folder, "baseline", *flags)
     assert done.returncode == 0, done.stderr
-    assert json.loads((folder / "run" / "summary.json").read_text())["best_mean_return_100"] > 100
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["best_mean_return_100"] > 100
+    assert f"\n{summary['exit_reason']}: {summary['env_steps']:,} agent steps" in done.stdout
     assert "entropy" in (folder / "run" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert run(folder, "evaluate", "--logdir=run", "--games=5").returncode == 0
 

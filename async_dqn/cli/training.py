@@ -9,10 +9,11 @@ from absl import flags
 
 from async_dqn.agents.table import find
 from async_dqn.base.errors import UserError
+from async_dqn.base.files import json_object
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
 from async_dqn.run.directory import RunDirectory, default_logdir
-from async_dqn.run.progress import Progress
+from async_dqn.run.progress import Progress, end_line
 from async_dqn.settings.config import ALONE, Config, refuse_sharing
 from async_dqn.system import devices, signals
 
@@ -43,6 +44,7 @@ def _baseline(call: Call) -> int:
         code = baseline.run_baseline(
             agent, run, resume=values.resume, plain=plain, should_stop=signals.install(), leave=os._exit
         )
+    _say_how_it_ended(run)
     Progress().say(_how_to_watch(run))
     return code
 
@@ -165,7 +167,11 @@ def _worker(call: Call) -> int:
     memory = preflight.check_memory(config, agent.spec, num_learners_here)
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
-    return worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
+    has_ended = run.new_exit_reason()
+    code = worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
+    if index == 0 and has_ended():
+        _say_how_it_ended(run)
+    return code
 
 
 def _ps(call: Call) -> int:
@@ -207,6 +213,12 @@ def _doctor(call: Call) -> int:
 
     run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
     return run_doctor(config, spec, run, resume=values.resume)
+
+
+def _say_how_it_ended(run: RunDirectory) -> None:
+    summary = json_object(run.summary)
+    if summary is not None:
+        Progress().say(end_line(summary))
 
 
 def _how_to_watch(run: RunDirectory) -> str:

@@ -69,6 +69,18 @@ def progress_of(row: Mapping[str, Any], config: Config) -> str:
     return progress_line(row, config.total_steps, config.stop_at_return, steps_to_goal(config))
 
 
+def end_line(summary: Mapping[str, Any]) -> str:
+    """One line on what came of a run that has ended, from its summary.json."""
+    mean, reason = summary["mean_return_100"], summary["exit_reason"]
+    if reason == "running":
+        reason = "ended without its end being saved; this is what was saved last"
+    return (
+        f"{reason}: {summary['env_steps']:,} agent steps, {summary['minibatches']:,} minibatches, "
+        f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
+        f"mean return of the last 100 games: {'-' if mean is None else mean}"
+    )
+
+
 def _left(steps: int, rate: float, total_steps: int, has_goal: bool, needed: tuple[int, int] | None) -> str:
     """The time to the goal, while past runs say when that is likely; else to the end of the budget."""
     to_end = (total_steps - steps) / rate if rate > 0 else math.inf

@@ -8,7 +8,7 @@ from pathlib import Path
 from async_dqn.base.files import json_object
 from async_dqn.run.csv_log import numbers, rows
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.progress import Progress, count, format_seconds, progress_of
+from async_dqn.run.progress import Progress, count, end_line, progress_of
 from async_dqn.run.worker_table import read_worker, worker_table
 from async_dqn.settings.config import Config
 from async_dqn.system.task import Task
@@ -63,14 +63,7 @@ class Watch:
         if summary is None:
             self._progress.say("no summary was written")
             return
-        mean, reason = summary["mean_return_100"], summary["exit_reason"]
-        if reason == "running":
-            reason = "ended without its end being saved; this is what was saved last"
-        self._progress.say(
-            f"{reason}: {summary['env_steps']:,} agent steps, {summary['minibatches']:,} minibatches, "
-            f"{summary['episodes']:,} games in {format_seconds(summary['wall_seconds'])}; "
-            f"mean return of the last 100 games: {'-' if mean is None else mean}"
-        )
+        self._progress.say(end_line(summary))
 
     def _table(self) -> list[str]:
         """A line on each worker."""
