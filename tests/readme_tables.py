@@ -179,7 +179,7 @@ SHARED_RUNS = {
 GIVEN = {  # to these runs
     "pqn": "",
     "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015",
-    "a3c": " --update_mode=hogwild",
+    "a3c": " --update_mode=hogwild --learning_rate=0.0005 --entropy_cost=0.01",
 }
 
 
@@ -362,32 +362,44 @@ def kinds_table() -> str:
         "local --env=pong --seed=S": DQN_RUNS["async-2"],
         "baseline --env=pong --seed=S": DQN_RUNS["baseline"],
     }
-    made, machines = [], set()
-    for command, folders in commands.items():
-        configs = [read(f"{folder}/config.json") for folder in folders]
-        machines |= {
-            (one["host"]["cpu"], one["versions"]["tensorflow"], one["versions"]["async-dqn"]) for one in configs
-        }
-        dates, revisions = ({one[name][:n] for one in configs} for name, n in (("started", 10), ("git_revision", 7)))
-        made.append([f"`async-dqn {command}`", ", ".join(sorted(dates)), ", ".join(sorted(revisions))])
-    ((cpu, tensorflow, ours),) = machines
+    made = [[f"`async-dqn {command}`", *when(folders)] for command, folders in commands.items()]
+    cpu, tensorflow, ours = machine([folder for folders in commands.values() for folder in folders])
     origin = f"\n\nMade on {cpu}, 2 cores; TensorFlow {tensorflow}, async-dqn {ours}, by:\n\n"
     return table(head, rows) + origin + table(["command", "date", "revision"], made).replace("---:", "---")
 
 
+def when(folders: list[str]) -> list[str]:
+    """The dates of some runs, and their revisions."""
+    configs = [read(f"{folder}/config.json") for folder in folders]
+    return [
+        ", ".join(sorted({one[name][:length] + one[name][40:] for one in configs}))
+        for name, length in (("started", 10), ("git_revision", 7))
+    ]
+
+
+def machine(folders: list[str]) -> tuple[str, str, str]:
+    """The processor of some runs, and the versions of TensorFlow and of this program: the same for all."""
+    configs = [read(f"{folder}/config.json") for folder in folders]
+    (found,) = {
+        (one["host"]["cpu"], *(one["versions"][name] for name in ("tensorflow", "async-dqn"))) for one in configs
+    }
+    return found
+
+
 def lunarlander_table() -> str:
     """Each agent's three runs on LunarLander in one process."""
-    rows, made = [], ""
+    rows, runs = [], []
     for agent in dict.fromkeys(path.name.partition("-")[0] for path in sorted((RESULTS / "lunarlander").iterdir())):
         folders = [f"lunarlander/{agent}-seed-{seed}" for seed in range(3)]
         steps = [found for found, _ in map(reached, folders) if found]
         cell = spread(steps) if len(steps) == len(folders) else f"{len(steps)} of {len(folders)} runs"
         rows.append([f"`{agent}`", cell])
-        described = read(f"{folders[0]}/config.json")
-        made = made_by(
-            "async-dqn baseline --agent=AGENT --env=LunarLander-v3 --stop_at_return=200 --threads=1 --seed=S",
-            described["started"], described["host"]["cpu"], described["versions"], described["git_revision"],
-        )  # fmt: skip
+        runs += folders
+    command = "async-dqn baseline --agent=AGENT --env=LunarLander-v3 --stop_at_return=200 --threads=1 --seed=S"
+    dates, revisions = when(runs)
+    cpu, tensorflow, ours = machine(runs)
+    versions = f"TensorFlow {tensorflow}, async-dqn {ours}, revisions {revisions}"
+    made = f"\n\nMade by `{command}`, {dates}; {cpu}, 2 cores; {versions}."
     return table(["`--agent`", "agent steps to 200"], rows) + made
 
 
