@@ -183,7 +183,8 @@ class SpoiltEnv:
 @EVERY_PAIR
 def test_minibatches_that_are_not_finite_are_counted_and_not_applied(agent_name, way):
     # What a model imagines is finite, and comes between.
-    parts = Parts(agent_name, way, max_nonfinite=3, **({"max_simulated_ratio": 0.0} if agent_name == "dyna_q" else {}))
+    planning = {"max_simulated_ratio": 0.0} if agent_name.startswith("dyna_q") else {}
+    parts = Parts(agent_name, way, max_nonfinite=3, **planning)
     slots = parts.client.slots()
     before = parts.store.state()
     parts.env = SpoiltEnv(parts.env)
