@@ -179,7 +179,7 @@ SHARED_RUNS = {
 GIVEN = {  # to these runs
     "pqn": "",
     "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015",
-    "a3c": " --update_mode=hogwild --learning_rate=0.0005 --entropy_cost=0.01",
+    "a3c": " --update_mode=hogwild --learning_rate=0.0005",
 }
 
 
