@@ -52,6 +52,8 @@ def test_the_agent_trains_on_parameter_servers(folder):
     done = run(folder, "local", *flags)
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "run" / "summary.json").read_text())["env_steps"] == 5_000
+    # So its first worker says on a terminal of its own, where each process has one.
+    assert "\nfinished: 5,000 agent steps" in (folder / "run" / "logs" / "worker-0.log").read_text()
 
 
 def test_its_flags_are_those_of_help(folder):

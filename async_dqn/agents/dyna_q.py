@@ -163,6 +163,7 @@ class DynaQ(DQN):
 
     def apply(self, params: Params, observation: tf.Tensor, seed: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         outputs = super().apply(params, observation, seed)
+        # There is no target copy of the model.
         return outputs | self._model.apply(params["model"], observation) if "model" in params else outputs
 
     def _imagine(self, outputs: Outputs, observation: np.ndarray) -> Imagined:
@@ -219,12 +220,9 @@ class DynaQ(DQN):
     def _model_loss(self, params: Params, batch: Any) -> tf.Tensor:
         """What the model is trained on: rewards, whether episodes ended, and how states changed where they went on."""
         size = self.spec.observation_shape[0]
-        # What else there is takes nothing from this loss: means and variances are counted where values are learned.
-        held = {
-            name: one if name == "model" else tf.nest.map_structure(tf.stop_gradient, one)
-            for name, one in params.items()
-        }
-        found = self.apply(held, batch.s_tm1)
+        # The statistics of observations have been counted with the values.
+        others_held = tf.nest.map_structure(tf.stop_gradient, dict(params)) | {"model": params["model"]}
+        found = self.apply(others_held, batch.s_tm1)
         changes = tf.reshape(found["next_observation"], [-1, self.spec.num_actions, size])  # [B, A, D]
         named = {"change": changes, "reward": found["reward"], "termination": found["termination"]}
         chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}
