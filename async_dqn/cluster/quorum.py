@@ -1,4 +1,4 @@
-"""When a version is complete: which gradients parameter servers take the mean of before one step of the optimizer."""
+"""What a version is: which gradients parameter servers take the mean of before one step of the optimizer, and how."""
 
 from typing import NamedTuple
 
@@ -14,10 +14,12 @@ class Quorum(NamedTuple):
     Attributes:
       accumulate: so many gradients instead, whichever worker's and whatever they were computed on; 0: synchronous.
       backup_workers: of a synchronous run.
+      max_norm: a longer mean is scaled down to this length; 0: never.
     """
 
     accumulate: int = 0
     backup_workers: int = 0
+    max_norm: float = 0.0
 
     @property
     def is_synchronous(self) -> bool:

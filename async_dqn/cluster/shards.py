@@ -30,6 +30,7 @@ class ModuleShard(NamedTuple):
 
     size: int
     optimizer: Optimizer
+    is_trained: bool  # see `Module`
     online: tf.Variable
     target: tf.Variable | None
     slots: dict[str, tf.Variable]
@@ -264,7 +265,9 @@ def make_variables(
             for k, slot in enumerate(variables(f"{module.name}/slot/{name}", [start[name] for start in starts])):
                 slots[k][name] = slot
         for k, size in enumerate(sizes):
-            held[k][module.name] = ModuleShard(size, module.optimizer, online[k], target[k], slots[k])
+            held[k][module.name] = ModuleShard(
+                size, module.optimizer, module.is_trained, online[k], target[k], slots[k]
+            )
     return held, variables("record", [np.zeros(ORDERS + num_workers, np.int64)] * num_ps)
 
 

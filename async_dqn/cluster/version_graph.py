@@ -20,6 +20,8 @@ from async_dqn.store.base import Counters
 class VersionGraph(ParameterGraph):
     """A push in three parts: the gradient goes to every shard, ps 0 admits it, all shards follow the ledger.
 
+    Where the mean may not be longer than something, all shards measure it before any of them applies it.
+
     The same nodes with request 0 and no gradient bring the shards up to date and pull.
 
     Attributes:
@@ -55,8 +57,9 @@ class VersionGraph(ParameterGraph):
         self.pushed: list[Any] = []
         self.pulled: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
         self.given: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
+        squares = [shard.measure(self.count_push) for shard in self._versioned] if self._quorum.max_norm else []
         for k, shard in enumerate(self._versioned):
-            version, online = shard.follow(self.count_push)
+            version, online = shard.follow(self.count_push, squares)
             self.pushed.append(version)
             with tf.device(shard.device):
                 for name, value in online.items():

@@ -28,6 +28,7 @@ class VersionedShard(Shard):
       terms: float32 variable [W, 2 M] or [W + 1, 2 M]: for each module whether the gradient has a part of it, and the
         rate of that.
       progress: int64 variable [1 + W].
+      square: float32 variable [], what `measure` gave for the last version.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class VersionedShard(Shard):
         rows: Mapping[str, tf.Variable],
         terms: tf.Variable,
         progress: tf.Variable,
+        square: tf.Variable,
         quorum: Quorum,
     ):
         super().__init__(index, modules, record)
         self._rows, self._terms, self._progress, self._quorum = rows, terms, progress, quorum
+        self._square = square
         self._sum_row = progress.shape[0] - _LEFT
 
     def leave(self, worker: int, generation: tf.Tensor, order: tf.Tensor, push: Push) -> tf.Tensor:
@@ -84,15 +87,50 @@ class VersionedShard(Shard):
         with tf.device(self.device):
             return self._critical.execute(body)
 
-    def follow(self, counted: Counted) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def measure(self, counted: Counted) -> tf.Tensor:
+        """[] float32, the square of the length that the mean of the last complete version has on this shard.
+
+        It is kept, as another shard may apply that version when it is applied here already. There is none later than
+        that before all shards have applied it.
+        """
+        with tf.device(self.device):
+            mark = tf.identity(counted.mark)
+
+        def body() -> tf.Tensor:
+            (generation, _, updates, _), orders = tf.unstack(mark[:4]), mark[4:]
+            record, version = self.record.read_value(), self._progress.read_value()[_VERSION]
+
+            def measured() -> tf.Tensor:
+                taken = tf.where(orders > record[ORDERS:])[:, 0]  # [n]
+                counts = self._total(self._terms, taken)
+                squares = [
+                    tf.math.divide_no_nan(tf.reduce_sum(self._total(self._rows[name], taken) ** 2), counts[index] ** 2)
+                    for index, (name, module) in enumerate(self.modules.items())
+                    if module.is_trained
+                ]
+                with tf.control_dependencies([self._square.assign(tf.add_n(squares), read_value=False)]):
+                    return tf.add_n(squares)
+
+            is_due = tf.equal(record[GENERATION], generation) & (updates > version)
+            return tf.cond(is_due, measured, self._square.read_value)
+
+        with tf.device(self.device):
+            return self._critical.execute(body)
+
+    def follow(self, counted: Counted, squares: Sequence[tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Applies the version that the ledger says is complete, if it is not applied yet.
+
+        Args:
+          squares: what all shards gave in `measure`; none where means are taken as they are.
 
         Returns:
           The version here, and {module: online parameters of that version [size]}. They are [0] where the version that
           the sender waits for is not complete.
         """
         with tf.device(self.device):
-            mark = tf.identity(counted.mark)
+            mark, factor = tf.identity(counted.mark), tf.constant(1.0)
+            if squares:
+                factor = self._quorum.max_norm / tf.maximum(tf.sqrt(tf.add_n(squares)), self._quorum.max_norm)
 
         def body() -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             (generation, refreshes, updates, awaited), orders = tf.unstack(mark[:4]), mark[4:]
@@ -110,7 +148,7 @@ class VersionedShard(Shard):
             done = [self.record.assign(new, read_value=False), self._set_version(tf.where(is_due, updates, version))]
             with tf.control_dependencies(done):
                 is_any = is_due | (tf.size(taken) > 0)
-                done.append(tf.cond(is_any, lambda: self._add_up(taken, is_due), lambda: tf.constant(False)).op)
+                done.append(tf.cond(is_any, lambda: self._add_up(taken, is_due, factor), lambda: tf.constant(False)).op)
             with tf.control_dependencies([self._refresh_if(is_behind, done)]):
                 is_there = awaited <= updates if self._quorum.is_synchronous else tf.constant(True)
                 online = {name: _value_if(is_there, module.online) for name, module in self.modules.items()}
@@ -123,8 +161,8 @@ class VersionedShard(Shard):
         new = tf.tensor_scatter_nd_update(self._progress.read_value(), [[_VERSION]], [version])
         return self._progress.assign(new, read_value=False)
 
-    def _add_up(self, taken: tf.Tensor, is_due: tf.Tensor) -> tf.Tensor:
-        """Adds up the rows of these workers, and steps the optimizers with the mean where that is due."""
+    def _add_up(self, taken: tf.Tensor, is_due: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+        """Adds up the rows of these workers, and steps the optimizers with the mean times `factor` where it is due."""
         num_modules = len(self.modules)
         terms, added = self._sum(self._terms, taken, is_due)
         with tf.control_dependencies(added):  # should this be cut short: a gradient that counts and is 0
@@ -138,7 +176,8 @@ class VersionedShard(Shard):
             def step(
                 module: ModuleShard = module, total: tf.Tensor = total, count: tf.Tensor = count, rate: tf.Tensor = rate
             ) -> tf.Tensor:
-                applied = module.optimizer.apply(module.online, module.slots, total / count, rate / count)
+                mean = total / count * factor if module.is_trained else total / count
+                applied = module.optimizer.apply(module.online, module.slots, mean, rate / count)
                 with tf.control_dependencies([applied]):
                     return tf.constant(True)
 
@@ -148,10 +187,15 @@ class VersionedShard(Shard):
 
     def _sum(self, rows: tf.Variable, taken: tf.Tensor, is_due: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
         """The sum over the open version, these rows included, and what keeps it for the next ones."""
+        total = self._total(rows, taken)
         if self._quorum.is_synchronous:
-            return tf.reduce_sum(_read_rows(rows, taken), 0), []
-        total = tf.reduce_sum(_read_rows(rows, tf.concat([taken, [self._sum_row]], 0)), 0)
+            return total, []
         return total, [_write_row(rows, self._sum_row, tf.where(is_due, tf.zeros_like(total), total))]
+
+    def _total(self, rows: tf.Variable, taken: tf.Tensor) -> tf.Tensor:
+        if not self._quorum.is_synchronous:
+            taken = tf.concat([taken, [self._sum_row]], 0)
+        return tf.reduce_sum(_read_rows(rows, taken), 0)
 
     def _stamp(self) -> tf.Tensor:
         # Gradients that are taken out of their rows change nothing until the version is complete.
@@ -160,7 +204,7 @@ class VersionedShard(Shard):
     def _cleared(self, updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
         rows = [(row, tf.zeros(row.shape)) for row in (self._terms, *self._rows.values())]
         nothing_left = tf.zeros([self._progress.shape[0] - _LEFT], tf.int64)
-        return [*rows, (self._progress, tf.concat([[updates], nothing_left], 0))]
+        return [*rows, (self._square, tf.zeros([])), (self._progress, tf.concat([[updates], nothing_left], 0))]
 
 
 def _read_rows(rows: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
@@ -189,6 +233,7 @@ def make_versioned_shards(
     rows = {one.name: make(f"{one.name}/gradients", [shard[one.name].size for shard in held]) for one in modules}
     terms = make("terms", [2 * len(modules)] * num_ps)
     progress = variables("progress", [np.zeros(_LEFT + num_workers, np.int64)] * num_ps)
+    square = variables("square", [np.zeros([], np.float32)] * num_ps)
     return [
         VersionedShard(
             k,
@@ -197,6 +242,7 @@ def make_versioned_shards(
             rows={name: one[k] for name, one in rows.items()},
             terms=terms[k],
             progress=progress[k],
+            square=square[k],
             quorum=quorum,
         )
         for k in range(num_ps)

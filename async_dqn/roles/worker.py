@@ -130,6 +130,7 @@ def make_remote_store(
     if config.mode == "async":
         store = RemoteParameterStore(**options)
     else:
-        store = VersionedStore(quorum=Quorum(config.accumulate, config.backup_workers), **options)
+        quorum = Quorum(config.accumulate, config.backup_workers, config.max_gradient_norm)
+        store = VersionedStore(quorum=quorum, **options)
     store.settings_id = config.shared_id()
     return store

@@ -143,8 +143,8 @@ def make_shared_store(
         "target_period": agent.target_period,
     }
     if config.mode == "sync":
-        options |= {"backup_workers": config.backup_workers, "should_stop": should_stop}
-        return SynchronousStore(descriptor, agent.modules, **options)
+        own = {"backup_workers": config.backup_workers, "max_norm": config.max_gradient_norm}
+        return SynchronousStore(descriptor, agent.modules, should_stop=should_stop, **own, **options)
     return SharedMemoryStore(descriptor, agent.modules, max_staleness=config.max_staleness, **options)
 
 

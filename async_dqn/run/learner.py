@@ -91,10 +91,15 @@ class Learner:
         return made
 
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """All gradients, where those of trained modules are scaled down to `--max_gradient_norm`; and their norm."""
+        """All gradients, where those of trained modules are scaled down to `--max_gradient_norm`; and their norm.
+
+        Where several make one update, it is their mean that is scaled, where it is taken.
+        """
         named = list(zip(gradients, self._agent.trained, strict=True))
         trained = [one for one, module in named if module.is_trained]
         clipped, norm = clip_together(trained, self._agent.config.max_gradient_norm)
+        if self._agent.config.updates_are_means:
+            return list(gradients), norm
         remaining = iter(clipped)
         return [next(remaining) if module.is_trained else one for one, module in named], norm
 

@@ -204,6 +204,11 @@ class SharingSettings(Fields):
         """The update mode; that of the store where it was left to it."""
         return self.default_modes[self.store] if self.update_mode == "auto" else self.update_mode
 
+    @property
+    def updates_are_means(self) -> bool:
+        """Whether several gradients make one update."""
+        return self.mode in ("sync", "accumulate")
+
     def check(self) -> None:
         super().check()
         if self.mode not in UPDATE_MODES[self.store]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,7 @@ class SynchronousStore(SharedMemoryStore):
 
     Args:
       backup_workers: so many workers are not waited for; a gradient that comes too late is dropped.
+      max_norm: a mean that is longer, over all trained modules, is scaled down to this length; 0: never.
       should_stop: whether this worker was asked to end.
       options: as for `SharedMemoryStore`.
     """
@@ -56,13 +58,14 @@ class SynchronousStore(SharedMemoryStore):
         modules: Sequence[Module],
         *,
         backup_workers: int = 0,
+        max_norm: float = 0.0,
         target_period: int = 0,
         should_stop: Callable[[], bool] = lambda: False,
         **options: Any,
     ):
         super().__init__(descriptor, modules, target_period=0, **options)  # updates refresh targets, not counts
         self._backup_workers, self._refresh_period = backup_workers, target_period
-        self._should_stop = should_stop
+        self._should_stop, self._max_norm = should_stop, max_norm
         self._gradients = {one.name: self.arrays.pop(f"{one.name}/gradients") for one in modules}  # [W, P] each
         self._terms = self.arrays.pop("terms")  # [W, M, 2], see `_shapes`
         self._means = {one.name: np.empty(one.size, np.float32) for one in modules}
@@ -119,16 +122,27 @@ class SynchronousStore(SharedMemoryStore):
         is_at_work = (members[:, STATE] == MemberState.ACTIVE) & (members[:, _IS_AWAITED] > 0)
         if not is_in.any() or np.count_nonzero(is_at_work & ~is_in) > self._backup_workers:
             return
+        means, rates = {}, {}
         for index, module in enumerate(self.modules):
             has_part = is_in & (self._terms[:, index, 0] > 0)
             if has_part.any():
-                mean = _mean(self._gradients[module.name], has_part, self._means[module.name])
-                self.step(module.name, mean, float(self._terms[has_part, index, 1].mean()))
+                means[module.name] = _mean(self._gradients[module.name], has_part, self._means[module.name])
+                rates[module.name] = float(self._terms[has_part, index, 1].mean())
+        self._clip([means[one.name] for one in self.modules if one.is_trained and one.name in means])
+        for name, mean in means.items():
+            self.step(name, mean, rates[name])
         self._count(rows, Counters(updates=1))
         if passes(rows[0, _LAST_MINIBATCHES], rows[0, MINIBATCHES], self._refresh_period):
             rows[[0, MEMBERS + self._worker], REFRESHES] += 1
             self._refresh_targets()
         rows[0, _LAST_MINIBATCHES] = rows[0, MINIBATCHES]
+
+    def _clip(self, means: Sequence[np.ndarray]) -> None:
+        """Scales vectors [P] down together, in place, where they are longer than they may be."""
+        norm = math.sqrt(sum(float(mean @ mean) for mean in means))
+        if self._max_norm and norm > self._max_norm:
+            for mean in means:
+                mean *= self._max_norm / norm
 
     def _wait(self) -> None:
         """Until the update is complete that this worker's last gradient is in."""

@@ -118,6 +118,26 @@ def test_the_order_in_which_gradients_come_does_not_change_a_bit(opened):
         np.testing.assert_array_equal(one, found[0])
 
 
+@pytest.mark.parametrize("quorum", [Quorum(max_norm=4.0), Quorum(accumulate=3, max_norm=4.0)])
+def test_the_mean_of_all_shards_together_is_scaled_down(opened, quorum):
+    clients = opened(quorum, others={"value": ("add", 5)})
+    online, was_scaled = {"q": START, "value": _start(5)}, set()
+    for version in range(6):
+        rng = np.random.default_rng(version)
+        gradients = {name: rng.normal(size=(3, len(one))).astype(np.float32) * version for name, one in online.items()}
+        for worker, client in enumerate(clients):
+            updates = {name: Update(rows[worker], 0.1) for name, rows in gradients.items()}
+            client.begin("push_pull", updates, ONE, version)
+        for client in clients:
+            client.result()
+        means = {name: rows.mean(0) for name, rows in gradients.items()}
+        norm = np.sqrt(sum(float(mean @ mean) for mean in means.values()))
+        was_scaled.add(norm > 4)
+        online = {name: one + means[name] * min(1, 4 / max(norm, 1e-9)) for name, one in online.items()}
+        _assert_close(clients[1]("pull").online, online)
+    assert was_scaled == {False, True}
+
+
 @pytest.mark.parametrize("optimizer", ["add", "adam"])
 def test_accumulated_gradients_are_one_with_their_mean(opened, optimizer):
     clients = opened(Quorum(accumulate=4), optimizer, target_period=7)

@@ -38,7 +38,9 @@ class Script:
 
 
 class Parts:
-    def __init__(self, make_client, *minibatches, max_gradient_norm=0.0, metrics=("twice",), **options):
+    def __init__(
+        self, make_client, *minibatches, max_gradient_norm=0.0, updates_are_means=False, metrics=("twice",), **options
+    ):
         modules = [
             Module(name, Layout({"w": (16,)}), None, descent(), constant(rate), False)
             for name, rate in (("a", 1.0), ("b", 0.5))
@@ -57,7 +59,9 @@ class Parts:
                 trained=modules,
                 loss=self.loss,
                 metrics=metrics,
-                config=SimpleNamespace(agent="mine", max_gradient_norm=max_gradient_norm),
+                config=SimpleNamespace(
+                    agent="mine", max_gradient_norm=max_gradient_norm, updates_are_means=updates_are_means
+                ),
             ),
             self.client,
             Script(*minibatches),
@@ -114,6 +118,13 @@ def test_gradients_of_all_modules_are_clipped_together():
     parts.learner.learn()
     scaled = 3 / np.sqrt(2 * 16 * 3**2)
     assert parts.online() == pytest.approx([-scaled, -0.5 * scaled])
+    assert parts.learner.take_statistics()["gradient_norm"] == pytest.approx(np.sqrt(2 * 16 * 3**2))
+
+
+def test_gradients_whose_mean_is_clipped_are_left_alone():
+    parts = Parts(gradient_client, (3, 0), max_gradient_norm=1.0, updates_are_means=True)
+    parts.learner.learn()
+    assert parts.online() == [-3, -0.5 * 3]
     assert parts.learner.take_statistics()["gradient_norm"] == pytest.approx(np.sqrt(2 * 16 * 3**2))
 
 

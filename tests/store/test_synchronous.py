@@ -151,6 +151,19 @@ def test_the_rate_is_the_mean_of_the_rates():
     assert np.abs(found[0]).max() > 0
 
 
+@pytest.mark.parametrize(("max_norm", "factor"), [(0.5, 0.5 / 5), (5.0, 1), (7.0, 1), (0.0, 1)])
+def test_the_mean_is_scaled_down_over_all_trained_modules(max_norm, factor):
+    modules = (make_module(SIZE, "q"), make_module(SIZE, "V"), make_module(SIZE, "seen")._replace(is_trained=False))
+    stores = Together(modules, max_norm=max_norm).joined(2)
+    rows = {name: np.zeros((2, SIZE), np.float32) for name in ("q", "V", "seen")}
+    rows["q"][:, 0], rows["V"][:, 1], rows["seen"][:, 0] = (10, -4), (0, 8), 100  # means of 3, 4 and 100
+    waiting = left(stores[0], updates(rows, 0))
+    found = Pushing(stores[1], updates(rows, 1)).result()[1].online
+    for online in (found, waiting.result()[1].online):
+        np.testing.assert_allclose([online["q"][0], online["V"][1]], [3 * factor, 4 * factor], rtol=1e-6)
+        np.testing.assert_array_equal(online["seen"], rows["seen"][0])
+
+
 @pytest.mark.parametrize("goes", ["leaves", "is lost", "has no steps"])
 def test_nobody_waits_for_who_has_gone_but_what_it_left_counts(goes):
     shared = Together((make_module(SIZE, "q"),), total_steps=3)
