@@ -130,7 +130,7 @@ def make_remote_store(
     if config.mode == "async":
         store = RemoteParameterStore(**options)
     else:
-        quorum = Quorum(config.accumulate, config.backup_workers, config.max_gradient_norm)
+        quorum = Quorum(config.accumulate, config.backup_workers, config.max_mean_norm)
         store = VersionedStore(quorum=quorum, **options)
     store.settings_id = config.shared_id()
     return store

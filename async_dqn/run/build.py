@@ -143,7 +143,7 @@ def make_shared_store(
         "target_period": agent.target_period,
     }
     if config.mode == "sync":
-        own = {"backup_workers": config.backup_workers, "max_norm": config.max_gradient_norm}
+        own = {"backup_workers": config.backup_workers, "max_norm": config.max_mean_norm}
         return SynchronousStore(descriptor, agent.modules, should_stop=should_stop, **own, **options)
     return SharedMemoryStore(descriptor, agent.modules, max_staleness=config.max_staleness, **options)
 

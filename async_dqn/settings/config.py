@@ -204,11 +204,6 @@ class SharingSettings(Fields):
         """The update mode; that of the store where it was left to it."""
         return self.default_modes[self.store] if self.update_mode == "auto" else self.update_mode
 
-    @property
-    def updates_are_means(self) -> bool:
-        """Whether several gradients make one update."""
-        return self.mode in ("sync", "accumulate")
-
     def check(self) -> None:
         super().check()
         if self.mode not in UPDATE_MODES[self.store]:
@@ -347,6 +342,16 @@ class Config(
     def num_actors(self) -> int:
         """Workers that act."""
         return 1 if self.has_planners else self.num_workers - int(self.separates)
+
+    @property
+    def updates_are_means(self) -> bool:
+        """Whether several gradients make one update, so that `max_gradient_norm` is for their mean."""
+        return self.mode == "accumulate" or (self.mode == "sync" and self.num_workers > 1)
+
+    @property
+    def max_mean_norm(self) -> float:
+        """How long the mean of several gradients may be; 0: they are clipped one by one, or not at all."""
+        return self.max_gradient_norm if self.updates_are_means else 0.0
 
     @property
     def num_learners(self) -> int:

@@ -39,3 +39,17 @@ def test_workers_that_push_when_they_please_are_refused(settings):
     with pytest.raises(UserError, match=r"^--update_mode=\w+: .*2 workers of --agent=paac.* sync"):
         make_config("paac", "cartpole", settings)
     make_config("paac", "cartpole", settings | {"num_workers": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_mean"),
+    [
+        ({"num_workers": 2}, 0.5),
+        ({"num_workers": 2, "store": "shared_memory"}, 0.5),
+        ({"num_workers": 1}, 0.0),  # its own gradient is the mean
+        (ALONE, 0.0),
+    ],
+)
+def test_with_several_workers_it_is_their_mean_that_is_clipped(settings, of_mean):
+    config = make_config("paac", "cartpole", settings)
+    assert (config.max_gradient_norm, config.max_mean_norm, config.updates_are_means) == (0.5, of_mean, of_mean > 0)
