@@ -128,7 +128,8 @@ class SynchronousStore(SharedMemoryStore):
             if has_part.any():
                 means[module.name] = _mean(self._gradients[module.name], has_part, self._means[module.name])
                 rates[module.name] = float(self._terms[has_part, index, 1].mean())
-        self._clip([means[one.name] for one in self.modules if one.is_trained and one.name in means])
+        if self._max_norm:
+            self._clip([means[one.name] for one in self.modules if one.is_trained and one.name in means])
         for name, mean in means.items():
             self.step(name, mean, rates[name])
         self._count(rows, Counters(updates=1))
@@ -140,7 +141,7 @@ class SynchronousStore(SharedMemoryStore):
     def _clip(self, means: Sequence[np.ndarray]) -> None:
         """Scales vectors [P] down together, in place, where they are longer than they may be."""
         norm = math.sqrt(sum(float(mean @ mean) for mean in means))
-        if self._max_norm and norm > self._max_norm:
+        if norm > self._max_norm:
             for mean in means:
                 mean *= self._max_norm / norm
 
