@@ -14,7 +14,7 @@ class Quorum(NamedTuple):
     Attributes:
       accumulate: so many gradients instead, whichever worker's and whatever they were computed on; 0: synchronous.
       backup_workers: of a synchronous run.
-      max_norm: a longer mean is scaled down to this length; 0: never.
+      max_norm: a mean with a larger norm, over all trained modules, is scaled down to this one; 0: never.
     """
 
     accumulate: int = 0

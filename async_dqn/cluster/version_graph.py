@@ -20,7 +20,7 @@ from async_dqn.store.base import Counters
 class VersionGraph(ParameterGraph):
     """A push in three parts: the gradient goes to every shard, ps 0 admits it, all shards follow the ledger.
 
-    Where the mean may not be longer than something, all shards measure it before any of them applies it.
+    Where the norm of the mean is limited, all shards measure their parts before any of them applies its own.
 
     The same nodes with request 0 and no gradient bring the shards up to date and pull.
 
@@ -57,9 +57,10 @@ class VersionGraph(ParameterGraph):
         self.pushed: list[Any] = []
         self.pulled: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
         self.given: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
-        squares = [shard.measure(self.count_push) for shard in self._versioned] if self._quorum.max_norm else []
+        is_limited = self._quorum.max_norm > 0
+        squared_norms = [shard.measure(self.count_push) for shard in self._versioned] if is_limited else []
         for k, shard in enumerate(self._versioned):
-            version, online = shard.follow(self.count_push, squares)
+            version, online = shard.follow(self.count_push, squared_norms)
             self.pushed.append(version)
             with tf.device(shard.device):
                 for name, value in online.items():

@@ -28,7 +28,7 @@ class VersionedShard(Shard):
       terms: float32 variable [W, 2 M] or [W + 1, 2 M]: for each module whether the gradient has a part of it, and the
         rate of that.
       progress: int64 variable [1 + W].
-      square: float32 variable [], what `measure` gave for the last version.
+      squared_norm: float32 variable [], what `measure` gave for the last version.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class VersionedShard(Shard):
         rows: Mapping[str, tf.Variable],
         terms: tf.Variable,
         progress: tf.Variable,
-        square: tf.Variable,
+        squared_norm: tf.Variable,
         quorum: Quorum,
     ):
         super().__init__(index, modules, record)
         self._rows, self._terms, self._progress, self._quorum = rows, terms, progress, quorum
-        self._square = square
+        self._squared_norm = squared_norm
         self._sum_row = progress.shape[0] - _LEFT
 
     def leave(self, worker: int, generation: tf.Tensor, order: tf.Tensor, push: Push) -> tf.Tensor:
@@ -88,10 +88,9 @@ class VersionedShard(Shard):
             return self._critical.execute(body)
 
     def measure(self, counted: Counted) -> tf.Tensor:
-        """[] float32, the square of the length that the mean of the last complete version has on this shard.
+        """[] float32, the squared norm of this shard's part of the mean of the last complete version.
 
-        It is kept, as another shard may apply that version when it is applied here already. There is none later than
-        that before all shards have applied it.
+        It is kept: another shard may apply that version after this one. No later version is complete before all have.
         """
         with tf.device(self.device):
             mark = tf.identity(counted.mark)
@@ -103,25 +102,29 @@ class VersionedShard(Shard):
             def measured() -> tf.Tensor:
                 taken = tf.where(orders > record[ORDERS:])[:, 0]  # [n]
                 counts = self._total(self._terms, taken)
-                squares = [
-                    tf.math.divide_no_nan(tf.reduce_sum(self._total(self._rows[name], taken) ** 2), counts[index] ** 2)
-                    for index, (name, module) in enumerate(self.modules.items())
-                    if module.is_trained
-                ]
-                with tf.control_dependencies([self._square.assign(tf.add_n(squares), read_value=False)]):
-                    return tf.add_n(squares)
+                squared_norm = tf.add_n(
+                    [
+                        tf.math.divide_no_nan(
+                            tf.reduce_sum(self._total(self._rows[name], taken) ** 2), counts[index] ** 2
+                        )
+                        for index, (name, module) in enumerate(self.modules.items())
+                        if module.is_trained
+                    ]
+                )
+                with tf.control_dependencies([self._squared_norm.assign(squared_norm, read_value=False)]):
+                    return tf.identity(squared_norm)
 
             is_due = tf.equal(record[GENERATION], generation) & (updates > version)
-            return tf.cond(is_due, measured, self._square.read_value)
+            return tf.cond(is_due, measured, self._squared_norm.read_value)
 
         with tf.device(self.device):
             return self._critical.execute(body)
 
-    def follow(self, counted: Counted, squares: Sequence[tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    def follow(self, counted: Counted, squared_norms: Sequence[tf.Tensor]) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Applies the version that the ledger says is complete, if it is not applied yet.
 
         Args:
-          squares: what all shards gave in `measure`; none where means are taken as they are.
+          squared_norms: what all shards gave in `measure`; none where means are taken as they are.
 
         Returns:
           The version here, and {module: online parameters of that version [size]}. They are [0] where the version that
@@ -129,8 +132,9 @@ class VersionedShard(Shard):
         """
         with tf.device(self.device):
             mark, factor = tf.identity(counted.mark), tf.constant(1.0)
-            if squares:
-                factor = self._quorum.max_norm / tf.maximum(tf.sqrt(tf.add_n(squares)), self._quorum.max_norm)
+            if squared_norms:
+                norm = tf.sqrt(tf.add_n(squared_norms))
+                factor = self._quorum.max_norm / tf.maximum(norm, self._quorum.max_norm)
 
         def body() -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             (generation, refreshes, updates, awaited), orders = tf.unstack(mark[:4]), mark[4:]
@@ -185,17 +189,18 @@ class VersionedShard(Shard):
         with tf.control_dependencies(done):
             return tf.constant(True)
 
+    def _total(self, rows: tf.Variable, taken: tf.Tensor) -> tf.Tensor:
+        """The sum over the open version, these rows included."""
+        if not self._quorum.is_synchronous:
+            taken = tf.concat([taken, [self._sum_row]], 0)
+        return tf.reduce_sum(_read_rows(rows, taken), 0)
+
     def _sum(self, rows: tf.Variable, taken: tf.Tensor, is_due: tf.Tensor) -> tuple[tf.Tensor, list[tf.Operation]]:
-        """The sum over the open version, these rows included, and what keeps it for the next ones."""
+        """The same as `_total`, and what keeps it for the next ones."""
         total = self._total(rows, taken)
         if self._quorum.is_synchronous:
             return total, []
         return total, [_write_row(rows, self._sum_row, tf.where(is_due, tf.zeros_like(total), total))]
-
-    def _total(self, rows: tf.Variable, taken: tf.Tensor) -> tf.Tensor:
-        if not self._quorum.is_synchronous:
-            taken = tf.concat([taken, [self._sum_row]], 0)
-        return tf.reduce_sum(_read_rows(rows, taken), 0)
 
     def _stamp(self) -> tf.Tensor:
         # Gradients that are taken out of their rows change nothing until the version is complete.
@@ -204,7 +209,7 @@ class VersionedShard(Shard):
     def _cleared(self, updates: tf.Tensor) -> list[tuple[tf.Variable, tf.Tensor]]:
         rows = [(row, tf.zeros(row.shape)) for row in (self._terms, *self._rows.values())]
         nothing_left = tf.zeros([self._progress.shape[0] - _LEFT], tf.int64)
-        return [*rows, (self._square, tf.zeros([])), (self._progress, tf.concat([[updates], nothing_left], 0))]
+        return [*rows, (self._squared_norm, tf.zeros([])), (self._progress, tf.concat([[updates], nothing_left], 0))]
 
 
 def _read_rows(rows: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
@@ -233,7 +238,7 @@ def make_versioned_shards(
     rows = {one.name: make(f"{one.name}/gradients", [shard[one.name].size for shard in held]) for one in modules}
     terms = make("terms", [2 * len(modules)] * num_ps)
     progress = variables("progress", [np.zeros(_LEFT + num_workers, np.int64)] * num_ps)
-    square = variables("square", [np.zeros([], np.float32)] * num_ps)
+    squared_norms = variables("squared_norm", [np.zeros([], np.float32)] * num_ps)
     return [
         VersionedShard(
             k,
@@ -242,7 +247,7 @@ def make_versioned_shards(
             rows={name: one[k] for name, one in rows.items()},
             terms=terms[k],
             progress=progress[k],
-            square=square[k],
+            squared_norm=squared_norms[k],
             quorum=quorum,
         )
         for k in range(num_ps)

@@ -93,12 +93,12 @@ class Learner:
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
         """All gradients, where those of trained modules are scaled down to `--max_gradient_norm`; and their norm.
 
-        Where several make one update, it is their mean that is scaled, where it is taken.
+        Where several make one update, they are left alone: the store scales their mean.
         """
         named = list(zip(gradients, self._agent.trained, strict=True))
         trained = [one for one, module in named if module.is_trained]
         clipped, norm = clip_together(trained, self._agent.config.max_gradient_norm)
-        if self._agent.config.updates_are_means:
+        if self._agent.config.max_mean_norm:
             return list(gradients), norm
         remaining = iter(clipped)
         return [next(remaining) if module.is_trained else one for one, module in named], norm

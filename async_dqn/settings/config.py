@@ -344,14 +344,10 @@ class Config(
         return 1 if self.has_planners else self.num_workers - int(self.separates)
 
     @property
-    def updates_are_means(self) -> bool:
-        """Whether several gradients make one update, so that `max_gradient_norm` is for their mean."""
-        return self.mode == "accumulate" or (self.mode == "sync" and self.num_workers > 1)
-
-    @property
     def max_mean_norm(self) -> float:
-        """How long the mean of several gradients may be; 0: they are clipped one by one, or not at all."""
-        return self.max_gradient_norm if self.updates_are_means else 0.0
+        """The largest norm of the mean of several gradients; 0: each is clipped by itself, or none is."""
+        has_means = self.mode == "accumulate" or (self.mode == "sync" and self.num_workers > 1)
+        return self.max_gradient_norm if has_means else 0.0
 
     @property
     def num_learners(self) -> int:

@@ -47,7 +47,7 @@ class SynchronousStore(SharedMemoryStore):
 
     Args:
       backup_workers: so many workers are not waited for; a gradient that comes too late is dropped.
-      max_norm: a mean that is longer, over all trained modules, is scaled down to this length; 0: never.
+      max_norm: a mean with a larger norm, over all trained modules, is scaled down to this one; 0: never.
       should_stop: whether this worker was asked to end.
       options: as for `SharedMemoryStore`.
     """
@@ -139,7 +139,7 @@ class SynchronousStore(SharedMemoryStore):
         rows[0, _LAST_MINIBATCHES] = rows[0, MINIBATCHES]
 
     def _clip(self, means: Sequence[np.ndarray]) -> None:
-        """Scales vectors [P] down together, in place, where they are longer than they may be."""
+        """Scales means [P_i] down by one factor, in place, where their common Euclidean norm is above `max_norm`."""
         norm = math.sqrt(sum(float(mean @ mean) for mean in means))
         if norm > self._max_norm:
             for mean in means:

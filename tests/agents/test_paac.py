@@ -1,11 +1,17 @@
 """PAAC: A3C's update over all environments, and only where none of them can be stale."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from async_dqn.agents import paac
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
+from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.roles import worker
+from async_dqn.run import build
 from async_dqn.settings.config import ALONE
+from async_dqn.store.synchronous import SynchronousStore
 
 
 def test_it_is_a3c_but_for_its_settings():
@@ -52,4 +58,30 @@ def test_workers_that_push_when_they_please_are_refused(settings):
 )
 def test_with_several_workers_it_is_their_mean_that_is_clipped(settings, of_mean):
     config = make_config("paac", "cartpole", settings)
-    assert (config.max_gradient_norm, config.max_mean_norm, config.updates_are_means) == (0.5, of_mean, of_mean > 0)
+    assert (config.max_gradient_norm, config.max_mean_norm) == (0.5, of_mean)
+
+
+def test_both_kinds_of_store_are_told_how_long_the_mean_may_be(monkeypatch):
+    told = []
+
+    def versioned_store(*, quorum, **options):
+        told.append(quorum.max_norm)
+        return SimpleNamespace()
+
+    monkeypatch.setattr(worker, "VersionedStore", versioned_store)
+    monkeypatch.setattr(worker.server, "parameter_server_strategy", lambda *arguments: None)
+    make_shared = SynchronousStore.__init__
+
+    def init(self, *arguments, max_norm, **options):
+        told.append(max_norm)
+        make_shared(self, *arguments, max_norm=max_norm, **options)
+
+    monkeypatch.setattr(SynchronousStore, "__init__", init)
+    served, shared = (
+        build.make_agent(make_config("paac", "cartpole", {"num_workers": 2, "store": store}))
+        for store in ("ps", "shared_memory")
+    )
+    spec = ClusterSpec(("127.0.0.1:1",), ("127.0.0.1:2", "127.0.0.1:3"))
+    worker.make_remote_store(served, spec, token=1, target="", session_config=None, warn=print)
+    build.make_shared_store(shared, build.create_shared_memory(shared))
+    assert told == [0.5, 0.5]

@@ -39,7 +39,7 @@ class Script:
 
 class Parts:
     def __init__(
-        self, make_client, *minibatches, max_gradient_norm=0.0, updates_are_means=False, metrics=("twice",), **options
+        self, make_client, *minibatches, max_gradient_norm=0.0, max_mean_norm=0.0, metrics=("twice",), **options
     ):
         modules = [
             Module(name, Layout({"w": (16,)}), None, descent(), constant(rate), False)
@@ -59,9 +59,7 @@ class Parts:
                 trained=modules,
                 loss=self.loss,
                 metrics=metrics,
-                config=SimpleNamespace(
-                    agent="mine", max_gradient_norm=max_gradient_norm, updates_are_means=updates_are_means
-                ),
+                config=SimpleNamespace(agent="mine", max_gradient_norm=max_gradient_norm, max_mean_norm=max_mean_norm),
             ),
             self.client,
             Script(*minibatches),
@@ -122,7 +120,7 @@ def test_gradients_of_all_modules_are_clipped_together():
 
 
 def test_gradients_whose_mean_is_clipped_are_left_alone():
-    parts = Parts(gradient_client, (3, 0), max_gradient_norm=1.0, updates_are_means=True)
+    parts = Parts(gradient_client, (3, 0), max_gradient_norm=1.0, max_mean_norm=1.0)
     parts.learner.learn()
     assert parts.online() == [-3, -0.5 * 3]
     assert parts.learner.take_statistics()["gradient_norm"] == pytest.approx(np.sqrt(2 * 16 * 3**2))
