@@ -69,7 +69,8 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
     for name in overrides:
         if name not in known:
             raise UserError(f"--{name}: {missing_setting(agent, name)}")
-    settings = cls.preset(preset, overrides.get("num_workers", Config.num_workers))
+    num_workers = max(1, overrides.get("num_workers", Config.num_workers))  # fewer are refused with all else
+    settings = cls.preset(preset, num_workers)
     return for_many_workers(cls.Config, settings | {"agent": agent}, overrides)
 
 

@@ -135,6 +135,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["evaluate", "--human=perhaps"], ["true or false"]),
         (["local", CARTPOLE, "--logdir="], ["folder"]),
         (["local", CARTPOLE, "--num_workers=0"], ["at least 1"]),
+        (["local", CARTPOLE, "--agent=paac", "--num_workers=0"], ["--num_workers=0", "at least 1"]),
         (["local", CARTPOLE, "--total_steps=1e30"], []),
         (["local", CARTPOLE, "--ps_deadline=inf"], []),
         (["local", CARTPOLE, "--max_restarts=-1"], ["0 to 1000"]),
