@@ -125,7 +125,8 @@ class DynaQ(DQN):
         "termination": "the model: the logit of the probability that each action ends the episode",
     }
     presets = {
-        "cartpole": CARTPOLE | {"model_learning_rate": 3e-3},
+        # Simulated minibatches make up for fewer real ones, and cost no real steps.
+        "cartpole": CARTPOLE | {"train_period": 4, "model_learning_rate": 3e-3},
         # Its engines are noisy and its crashes abrupt: the model explains only about half of the variance.
         "lunarlander": {
             **DQN.presets["lunarlander"],
