@@ -22,7 +22,7 @@ class OneWorker:
         elif config.store == "shared_memory":
             self.store = build.make_shared_store(self.agent, build.create_shared_memory(self.agent))
         else:
-            modules = build.store_modules(config, self.agent.modules)
+            modules = build.store_modules(self.agent)
             self.store = LocalParameterStore(modules, config.total_steps, self.agent.target_period)
         self.start = initial_parameters(self.agent.modules, config.seed)
         self.store.initialize(self.start)

@@ -164,6 +164,11 @@ class Agent(abc.ABC):
         """The modules that this worker has gradients for, in the order of `modules`."""
         return self.modules
 
+    def takes_deltas(self, module: Module) -> bool:
+        """Whether workers step copies of a module and push how far these got (--local_steps); else, gradients."""
+        del module
+        return bool(self.config.local_steps)
+
     @property
     def learns_from_rollouts(self) -> bool:
         """Whether its experience is a `RolloutExperience`; else it is a `ReplayExperience`."""

@@ -179,6 +179,11 @@ class DynaQ(DQN):
             return self.modules
         return [module for module in self.modules if (module.name == "model") == bool(self.worker)]
 
+    def takes_deltas(self, module: Module) -> bool:
+        """The model of several planners takes gradients, so that one optimizer serves all: else it learns badly."""
+        is_of_several = module.name == "model" and self.config.has_planners and self.config.num_workers > 2
+        return super().takes_deltas(module) and not is_of_several
+
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config = self.config
         is_planner = config.has_planners and self.worker

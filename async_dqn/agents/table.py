@@ -78,13 +78,12 @@ def for_many_workers(cls: type[Config], base: Mapping[str, Any], given: Mapping[
     """`Config.combine` where `base` is for at most two workers.
 
     More of them, each with an optimizer of its own, make one local step, and the decay rates of all together are those
-    of one optimizer: else updates are so stale that DQN hardly learns Pong. Several planners make none, so that one
-    optimizer serves the model of all: else Dyna-Q hardly learns CartPole. What is given stays.
+    of one optimizer: else updates are so stale that DQN hardly learns Pong. Where there are planners, worker 0 alone
+    learns. What is given stays.
     """
     config = cls.combine(base, given)
-    if config.local_steps and config.num_learners > 2:
-        fewer = {"local_steps": 0} if config.has_planners else {"local_steps": 1, "averages": "shared"}
-        config = cls.combine({**base, **fewer}, given)
+    if config.local_steps and config.num_learners > 2 and not config.has_planners:
+        config = cls.combine({**base, "local_steps": 1, "averages": "shared"}, given)
     return config
 
 

@@ -117,7 +117,7 @@ def make_remote_store(
         "target": target,
         "session_config": session_config,
         "strategy": server.parameter_server_strategy(spec, agent.worker),
-        "modules": build.store_modules(config, agent.modules),
+        "modules": build.store_modules(agent),
         "total_steps": config.total_steps,
         "target_period": agent.target_period,
         "max_staleness": config.max_staleness,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -78,16 +78,17 @@ def _normalize_observations(agent: Agent) -> None:
     agent.apply = with_normalization(agent.apply, agent.spec)  # type: ignore[method-assign]
 
 
-def store_modules(config: Config, modules: Sequence[Module]) -> list[Module]:
+def store_modules(agent: Agent) -> list[Module]:
     """The modules as parameter servers hold them: where workers step by themselves, a push is a delta to add."""
-    if not config.local_steps:
-        return list(modules)
-    return [module._replace(optimizer=optimizers.add()) for module in modules]
+    return [
+        module._replace(optimizer=optimizers.add()) if agent.takes_deltas(module) else module
+        for module in agent.modules
+    ]
 
 
 def server_bytes(agent: Agent) -> int:
     """What the parameter servers of a run hold: the networks, and a gradient of each worker where updates are means."""
-    config, modules = agent.config, store_modules(agent.config, agent.modules)
+    config, modules = agent.config, store_modules(agent)
     if config.store != "ps":
         return 0
     networks = sum(math.prod(shape) for shape in state_shapes(modules).values())
@@ -192,7 +193,7 @@ def make_client(agent: Agent, store: ParameterStore) -> ParameterClient:
         "trained": agent.trained,
         "trains_model": part_of(config, agent.worker) is Part.PLANNER,
     }
-    if config.local_steps:
+    if all(map(agent.takes_deltas, agent.trained)):
         return DeltaClient(store, local_steps=config.local_steps, wire_dtype=config.wire_dtype, **options)
     return GradientClient(store, **options)
 

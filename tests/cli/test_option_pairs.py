@@ -193,7 +193,7 @@ def begun(monkeypatch, tmp_path):
             way = (config.mode, config.overlap, config.max_staleness, build.part_of(config, worker))
             if way not in built and not config.local_steps:  # deltas take a hundred times as long to be built
                 built.add(way)
-                modules = build.store_modules(config, agent.modules)
+                modules = build.store_modules(agent)
                 build.make_client(agent, memory or LocalParameterStore(modules, 100, agent.target_period))
         for descriptor in [*inherited, *([memory.descriptor] if memory else [])]:
             os.close(descriptor)

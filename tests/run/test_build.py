@@ -50,7 +50,7 @@ def test_workers_draw_seeds_of_their_own_and_a_resumed_run_new_ones():
 def test_local_steps_decide_where_the_optimizer_is(local_steps, kind, at_the_store):
     agent = make_agent(optimizer="centered_rmsprop", local_steps=local_steps)
     assert type(build.make_client(agent, initialized(agent))) is kind
-    (module,) = build.store_modules(agent.config, agent.modules)
+    (module,) = build.store_modules(agent)
     assert module.optimizer.name == at_the_store
     assert agent.modules[0].optimizer.name == "centered_rmsprop"
 

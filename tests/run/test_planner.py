@@ -16,6 +16,8 @@ from async_dqn.run.build import Part, part_of
 from async_dqn.run.loop import Tick, run_loop, run_planner
 from async_dqn.run.planner import PlannedActorLearner, Planner
 from async_dqn.store.base import Counters, Standing, Stop, WorkerStatus
+from async_dqn.store.delta_client import DeltaClient
+from async_dqn.store.gradient_client import GradientClient
 from async_dqn.store.local import LocalParameterStore
 
 SMALL = {
@@ -50,7 +52,7 @@ class Parts:
     def __init__(self, real_size=100, **settings):
         config = make_config("dyna_q", "cartpole", SMALL | settings)
         agents = [build.make_agent(config, worker) for worker in range(config.num_workers)]
-        modules = build.store_modules(config, agents[0].modules)
+        modules = build.store_modules(agents[0])
         self.store = Store(modules, config.total_steps, agents[0].target_period)
         self.store.initialize(initial_parameters(agents[0].modules, config.seed))
         self.simulated = LocalQueue(config.queue_size)
@@ -162,6 +164,16 @@ def test_values_are_worker_0_s_and_the_model_is_the_planners(local_steps):
     parts.planners[0].plan()
     for name in ("q", "model"):  # what it plans with is the newest
         np.testing.assert_array_equal(parts.clients[1].online[name].numpy(), parts.parameters(name))
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "kind", "of_model"), [(2, DeltaClient, "add"), (3, GradientClient, "adam")], ids=["one", "several"]
+)
+def test_the_model_of_several_planners_has_one_optimizer(num_workers, kind, of_model):
+    """The values, which worker 0 alone learns, are stepped by it as often as --local_steps says."""
+    parts = Parts(num_workers=num_workers, local_steps=4)
+    assert [type(client) for client in parts.clients] == [DeltaClient] + [kind] * (num_workers - 1)
+    assert {module.name: module.optimizer.name for module in parts.store.modules} == {"q": "add", "model": of_model}
 
 
 def test_worker_0_goes_on_without_any_planner():

@@ -77,7 +77,7 @@ class Parts:
 
     def connect(self, agents, config):
         """The store and the end of the queue that each worker has."""
-        modules = build.store_modules(config, agents[0].modules)
+        modules = build.store_modules(agents[0])
         store = Store(modules, config.total_steps, agents[0].target_period)
         self.queue = LocalQueue(config.queue_size)
         return [store] * 3, [self.queue, *map(self.queue.sender, (1, 2))]

@@ -115,7 +115,7 @@ def test_with_more_than_two_workers_a_preset_has_one_local_step_and_shared_avera
         ("dqn", {"store": "shared_memory"}, 0, "own"),
         ("dqn", {"replay": "global"}, 4, "own"),  # one worker learns
         ("dyna_q", {"num_workers": 2}, 4, "own"),
-        ("dyna_q", {}, 0, "own"),  # several planners train one model
+        ("dyna_q", {}, 4, "own"),  # worker 0 alone learns
         ("dyna_q", {"planning": "own"}, 1, "shared"),
     ],
 )
