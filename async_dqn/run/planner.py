@@ -56,6 +56,12 @@ class Planner(SeparateLearner):
         self._number = 0  # of the plans to come, in this stream
         self._encoded: np.ndarray | None = None  # plans that wait for room
 
+    def _on_block(self, num_steps: int, version: int) -> None:
+        super()._on_block(num_steps, version)
+        if self.agent.config.num_workers > 2:
+            # Others have stepped the model since this one has. Of gradients on a much older one it learns badly.
+            self._planning_client.pull()
+
     def plan(self) -> bool:
         """Sends simulated minibatches; False: there is no room, or the model is not good enough yet."""
         experience = self.experience.inner

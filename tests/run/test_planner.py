@@ -176,6 +176,14 @@ def test_the_model_of_several_planners_has_one_optimizer(num_workers, kind, of_m
     assert {module.name: module.optimizer.name for module in parts.store.modules} == {"q": "add", "model": of_model}
 
 
+def test_a_planner_learns_on_the_model_that_others_have_stepped():
+    """One optimizer serves them all, but gradients on a model that is many updates old make it learn badly."""
+    parts = Parts(num_workers=3, local_steps=4)
+    parts.run()
+    for client in parts.clients[1:]:
+        assert len(client.stalenesses) > 20 and not any(client.stalenesses)  # nobody steps between, by turns
+
+
 def test_worker_0_goes_on_without_any_planner():
     parts = Parts(real_size=3)
     for _ in parts.acting():
