@@ -180,7 +180,7 @@ class DynaQ(DQN):
         return [module for module in self.modules if (module.name == "model") == bool(self.worker)]
 
     def takes_deltas(self, module: Module) -> bool:
-        """The model of several planners takes gradients, so that one optimizer serves all: else it learns badly."""
+        """As in `Agent`, but the model of several planners takes gradients: so one optimizer serves them all."""
         is_of_several = module.name == "model" and self.config.has_planners and self.config.num_workers > 2
         return super().takes_deltas(module) and not is_of_several
 

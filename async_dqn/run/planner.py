@@ -59,7 +59,7 @@ class Planner(SeparateLearner):
     def _on_block(self, num_steps: int, version: int) -> None:
         super()._on_block(num_steps, version)
         if self.agent.config.num_workers > 2:
-            # Others have stepped the model since this one has. Of gradients on a much older one it learns badly.
+            # Others have stepped the model since this one has: gradients on the old one would be stale.
             self._planning_client.pull()
 
     def plan(self) -> bool:
