@@ -187,7 +187,6 @@ class DynaQ(DQN):
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         config = self.config
         is_planner = config.has_planners and self.worker
-        num_planners = config.num_workers - 1  # the model is trained as often, however many there are
         return DynaExperience(
             self._make_replay(num_envs),
             discount=config.discount,
@@ -198,7 +197,7 @@ class DynaQ(DQN):
             imagine=self._imagine,
             evaluate=evaluate,
             batch_size=config.batch_size,
-            train_period=config.train_period * (num_planners if is_planner else 1),
+            train_period=config.train_period,
             warmup_steps=max(1, config.warmup_steps // config.num_replays),
         )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from async_dqn.data.block import Block, decode, steps
 from async_dqn.data.experience import Experience, ReplayExperience
-from async_dqn.data.queue import ExperienceQueue
+from async_dqn.data.queue import ExperienceQueue, Item
 from async_dqn.data.replay import Replay
 from async_dqn.data.rollout import RolloutExperience
 from async_dqn.envs.frame_stack import FrameStack
@@ -45,12 +45,12 @@ class _Receiver:
         if item is not None:
             follows = self._last.get(item.sender) == (item.stream, item.number - 1)
             self._last[item.sender] = item.stream, item.number
-            for block in self._receive(item.sender, decode(item.data), follows):
+            for block in self._receive(item, decode(item.data), follows):
                 self._on_block(block.num_steps, block.version)
         return self.inner.due()
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
-        """Takes in a block; gives the blocks that with it have come to where they are learned from.
+    def _receive(self, item: Item, block: Block, follows: bool) -> Sequence[Block]:
+        """Takes in a block, as it came; gives the blocks that with it have come to where they are learned from.
 
         Args:
           follows: nothing is missing between it and the one before from this sender.
@@ -67,19 +67,28 @@ class ReplayReceiver(_Receiver):
     Args:
       num_envs: N, of each actor.
       first_sender: the sender whose environments come first.
+      has_turn: whether a block calls for minibatches here, by its number; others are only kept.
     """
 
     def __init__(
-        self, inner: ReplayExperience, queue: ExperienceQueue, *, num_envs: int, first_sender: int, **options: Any
+        self,
+        inner: ReplayExperience,
+        queue: ExperienceQueue,
+        *,
+        num_envs: int,
+        first_sender: int,
+        has_turn: Callable[[int], bool],
+        **options: Any,
     ):
         super().__init__(inner, queue, **options)
-        self._replay, self._num_envs, self._first_sender = inner, num_envs, first_sender
+        self._replay, self._num_envs, self._first_sender, self._has_turn = inner, num_envs, first_sender, has_turn
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
-        envs = (sender - self._first_sender) * self._num_envs + np.arange(self._num_envs)
+    def _receive(self, item: Item, block: Block, follows: bool) -> Sequence[Block]:
+        envs = (item.sender - self._first_sender) * self._num_envs + np.arange(self._num_envs)
         if not follows:  # another process, or something between was lost
             self._replay.truncate(envs)
-        for step, counted, spoilt in zip(steps(block), block.counted.tolist(), block.arrays["spoilt"], strict=True):
+        called_for = block.counted * self._has_turn(item.number)  # [T]
+        for step, counted, spoilt in zip(steps(block), called_for.tolist(), block.arrays["spoilt"], strict=True):
             self._replay.add_to(envs, step, counted)
             if spoilt.any():
                 self._replay.truncate(envs[spoilt])
@@ -113,8 +122,8 @@ class RolloutReceiver(_Receiver):
         self._stacks: dict[int, tuple[FrameStack, np.ndarray]] = {}  # by sender, with which episodes have just ended
         self._blocks: list[tuple[Block, list[np.ndarray]]] = []  # with their stacks [N, S, ...]
 
-    def _receive(self, sender: int, block: Block, follows: bool) -> Sequence[Block]:
-        stacked = self._restack(sender, block, follows)
+    def _receive(self, item: Item, block: Block, follows: bool) -> Sequence[Block]:
+        stacked = self._restack(item.sender, block, follows)
         if len(block.counted) < self._length:
             return [block]
         self._blocks.append((block, stacked))

@@ -47,7 +47,11 @@ class PlannedActorLearner(ActorLearner):
 
 
 class Planner(SeparateLearner):
-    """Trains the model on real transitions that it receives, and sends simulated ones back."""
+    """Trains the model on real transitions that it receives, and sends simulated ones back.
+
+    Each planner receives all transitions. Several train by turns, each on a block of its own and on the newest model:
+    gradients of many at a time would be stale by one another.
+    """
 
     def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
         super().__init__(agent, client, queue, seeds)
@@ -56,11 +60,14 @@ class Planner(SeparateLearner):
         self._number = 0  # of the plans to come, in this stream
         self._encoded: np.ndarray | None = None  # plans that wait for room
 
+    def _has_turn(self, number: int) -> bool:
+        num_planners = self.agent.config.num_workers - 1
+        return number % num_planners == self.agent.worker - 1
+
     def _on_block(self, num_steps: int, version: int) -> None:
         super()._on_block(num_steps, version)
-        if self.agent.config.num_workers > 2:
-            # Others have stepped the model since this one has: gradients on the old one would be stale.
-            self._planning_client.pull()
+        if self.agent.config.num_workers > 2 and self.experience.inner.due():
+            self._planning_client.pull()  # others have stepped the model since this one has
 
     def plan(self) -> bool:
         """Sends simulated minibatches; False: there is no room, or the model is not good enough yet."""

@@ -113,7 +113,14 @@ class SeparateLearner:
             replay = agent.make_experience(config.num_actors * num_envs, self.evaluate)
             assert isinstance(replay, ReplayExperience)
             first_sender = int(config.separates)  # else worker 0 acts
-            return ReplayReceiver(replay, queue, num_envs=num_envs, first_sender=first_sender, on_block=self._on_block)
+            return ReplayReceiver(
+                replay,
+                queue,
+                num_envs=num_envs,
+                first_sender=first_sender,
+                has_turn=self._has_turn,
+                on_block=self._on_block,
+            )
         rollouts = agent.make_experience(config.rollouts_per_batch * num_envs, self.evaluate)
         assert isinstance(rollouts, RolloutExperience)
         return RolloutReceiver(
@@ -124,6 +131,11 @@ class SeparateLearner:
             make_stack=lambda: FrameStack(num_envs, spec.stack, spec.observation_shape, spec.observation_dtype),
             on_block=self._on_block,
         )
+
+    def _has_turn(self, number: int) -> bool:
+        """Whether it is this worker that learns from a block of transitions, by its number."""
+        del number
+        return True
 
     def _on_block(self, num_steps: int, version: int) -> None:
         age = max(0, self._client.counters.updates - version)

@@ -91,7 +91,12 @@ def make_pair(queue, length=4, num_envs=1):
     sink = Broadcast(here, queue.sender(0), length=length, version=lambda: 11)
     heard = []
     receiver = ReplayReceiver(
-        there, queue, num_envs=num_envs, first_sender=0, on_block=lambda *block: heard.append(block)
+        there,
+        queue,
+        num_envs=num_envs,
+        first_sender=0,
+        has_turn=lambda number: True,
+        on_block=lambda *block: heard.append(block),
     )
     return here, there, sink, receiver, heard
 

@@ -58,11 +58,12 @@ def make_replay(num_envs, n_step=2):
     )
 
 
-def replay_receiver(queue, *, train_period=4, warmup_steps=1):
+def replay_receiver(queue, *, train_period=4, warmup_steps=1, has_turn=lambda number: True):
     heard = []
     replay = make_replay(4)
     inner = ReplayExperience(replay, batch_size=8, train_period=train_period, warmup_steps=warmup_steps)
-    options = {"num_envs": 2, "first_sender": 1, "on_block": lambda *counts: heard.append(counts)}
+    options = {"num_envs": 2, "first_sender": 1, "has_turn": has_turn}
+    options["on_block"] = lambda *counts: heard.append(counts)
     return ReplayReceiver(inner, queue, **options), replay, heard
 
 
@@ -123,6 +124,23 @@ def test_the_learner_computes_what_the_steps_call_for_and_takes_no_block_before(
         assert 12 * number - waits < (drawn + 1) * train_period + waits
         assert drawn * train_period <= 12 * number
     assert receiver.due() == 0 and receiver.is_idle
+
+
+def test_blocks_that_are_another_s_turn_are_kept_but_call_for_no_minibatches():
+    queue = LocalQueue(size=100)
+    receiver, replay, heard = replay_receiver(queue, has_turn=lambda number: number % 3 == 1)
+    everything, expected, _ = replay_receiver(queue)
+    sender = Sender(queue, 1, 6, is_rollout=False, seed=0)
+    drawn = []
+    for _ in range(6):
+        sender.send()
+        item = queue.items[-1]
+        drawn.append(consume(receiver))
+        queue.items.append(item)
+        consume(everything)
+    assert drawn == [0, 3, 0, 0, 3, 0]
+    assert heard == [(12, 0)] * 6
+    assert_same_ring(replay, expected)
 
 
 def test_where_a_block_is_missing_or_another_process_begins_no_transition_spans_the_gap():

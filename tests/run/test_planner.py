@@ -184,6 +184,22 @@ def test_a_planner_learns_on_the_model_that_others_have_stepped():
         assert len(client.stalenesses) > 20 and not any(client.stalenesses)  # nobody steps between, by turns
 
 
+def test_planners_train_by_turns_a_block_each():
+    parts = Parts(num_workers=4)
+    planning = [parts.planning(index) for index in range(3)]
+    trained = []  # minibatches of each planner until each block was taken in
+    for _ in parts.acting():
+        has_block = bool(parts.real[0].items)
+        for ticks in planning:
+            next(ticks)
+        if has_block:
+            trained.append([client.own_minibatches for client in parts.clients[1:]])
+    after_warmup = np.diff(trained, axis=0)[3:]  # [blocks, planners]
+    expected = [np.roll([4, 0, 0], number) for number in range(4, len(trained))]  # 16 agent steps, one for every 4
+    np.testing.assert_array_equal(after_warmup, expected)
+    assert len(trained) > 30
+
+
 def test_worker_0_goes_on_without_any_planner():
     parts = Parts(real_size=3)
     for _ in parts.acting():
