@@ -227,8 +227,6 @@ class RolloutExperience:
             rollout.cut[t, n] = rollout.stacked[t, n].copy()
             if t and not rollout.terminated[t - 1, n] and not rollout.truncated[t - 1, n]:
                 rollout.truncated[t - 1, n], rollout.cut[t - 1, n] = True, rollout.cut[t, n]
-        if rollout.void[: self._length].all():  # there is nothing to draw
-            self._begin()
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         rollout, length = self._rollout, self._length

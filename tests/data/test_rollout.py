@@ -275,15 +275,26 @@ def test_a_step_that_is_taken_back_is_never_drawn_and_its_game_ends_where_it_was
     assert [of_step[2 * t + 1] for t in range(4)] == [100 + 101, 101 + 102, 102 + 103, 103 + 104]
 
 
-def test_a_rollout_of_which_nothing_is_left_begins_anew():
-    game = Game(num_envs=1, length=2, batch_size=2)
-    game.add(truncated=[0])
-    spoil(game, [0])
-    game.add()
+def test_of_a_rollout_whose_first_steps_were_taken_back_the_rest_is_learned_from():
+    """It stays as long: where rollouts come through a queue, the next one begins with a step of its own."""
+    game = Game(num_envs=1, length=3, batch_size=3)
+    for _ in range(2):
+        game.add(truncated=[0])
+        spoil(game, [0])
     assert game.experience.due() == 0
-    game.add(truncated=[0])
-    spoil(game, [0])
-    assert {step for batch in game.draw_all() for step in batch.step} == {0}
+    game.add()
+    assert {step for batch in game.draw_all() for step in batch.step} == {2}
+
+
+def test_a_rollout_of_which_nothing_is_left_is_not_learned_from():
+    game = Game(num_envs=1, length=2, batch_size=2)
+    for _ in range(2):
+        game.add(truncated=[0])
+        spoil(game, [0])
+    assert game.experience.due() == 0
+    game.add()
+    game.add()
+    assert {step for batch in game.draw_all() for step in batch.step} == {0, 1}
 
 
 def test_the_first_step_of_a_rollout_is_taken_back_alone():
