@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing import connection
@@ -14,6 +15,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from async_dqn.base.errors import RunFailed, UserError, one_line
+from async_dqn.system.signals import end_with_parent
 
 # The run ends where more restarts than this came in so many steps.
 _MOST_RESTARTS, _WINDOW = 10, 1_000
@@ -126,8 +128,10 @@ class EnvironmentProcesses:
 
 def _in_a_process(make: Callable[[], gymnasium.Env]) -> Callable[[], gymnasium.Env]:
     def made() -> gymnasium.Env:
-        if multiprocessing.parent_process() is not None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which saves itself
+            end_with_parent(parent.pid or os.getppid(), signal.SIGKILL)  # one that hangs would not notice
         return make()
 
     return made

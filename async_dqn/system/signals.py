@@ -1,7 +1,9 @@
 """SIGINT, SIGTERM, SIGHUP: the first asks a role to end well, a second SIGINT or SIGTERM ends it at once."""
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -11,6 +13,20 @@ from types import FrameType
 ASK = int(getattr(signal, "SIGRTMIN", signal.SIGUSR2))
 # By which the system says that the launcher has died. It comes once for each thread of it that ends after another.
 DIED = ASK + 1 if hasattr(signal, "SIGRTMIN") else signal.SIGHUP
+_PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    _PRCTL = ctypes.CDLL(None).prctl  # looked up here: between fork and exec nothing may take a lock
+
+
+def end_with_parent(parent: int, number: int) -> None:
+    """Has the system send this process signal `number` when the thread that started it ends, however it does.
+
+    Where the parent's process has ended before, this one ends here. Only on Linux; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        _PRCTL(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def install() -> threading.Event:

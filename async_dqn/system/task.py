@@ -1,12 +1,10 @@
 """A process that is watched, and started again when it fails or freezes."""
 
 import contextlib
-import ctypes
 import functools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from async_dqn.base.errors import one_line
-from async_dqn.system.signals import DIED
+from async_dqn.system.signals import DIED, end_with_parent
 
 POLL_PERIOD = 0.2  # seconds between two polls by whoever owns a task
 INTERRUPTED = 130  # the exit code of a process that a user has ended
@@ -24,10 +22,6 @@ _FINAL = (0, INTERRUPTED)
 _LONGEST_BACKOFF = 30.0  # seconds
 _LONGEST_STEP = 1.0  # seconds of being frozen counted at a time: the launcher itself may have been stopped for longer
 _PATIENCE = 60.0  # seconds that a process supervised alone may take to end well
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-if sys.platform == "linux":
-    _PRCTL = _LIBC.prctl  # looked up here: between fork and exec nothing may take a lock
 
 
 class Task:
@@ -268,7 +262,4 @@ def _describe(code: int) -> str:
 def _prepare(enter: Callable[[], None], parent: int) -> None:
     """In the new process, before its program."""
     enter()  # first: a change of user namespace may clear what follows
-    if sys.platform == "linux":
-        _PRCTL(_PR_SET_PDEATHSIG, DIED)
-        if os.getppid() != parent:  # it died before it was asked for
-            os._exit(1)
+    end_with_parent(parent, DIED)

@@ -1,8 +1,12 @@
 """processes.py: environments in processes of their own, which crash and hang."""
 
 import contextlib
+import os
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 
 from async_dqn.base.errors import RunFailed
@@ -49,6 +53,32 @@ def test_a_step_that_is_lost_ends_all_games_and_new_ones_begin(name, reason):
         assert result.observation[:, 1].tolist() == [0, 0]
         after = env.step(np.array([0, 0]))
         assert after.observation[:, 1].tolist() == [1, 1] and not after.bad_values
+
+
+_HANGS = """
+import numpy as np
+from async_dqn.envs import registry
+spec = registry.resolve("faulty_environments:Faulty/Hangs-v0", "none")
+env = registry.make_vector_env(spec, 2, seed=3, process_timeout=600)
+env.reset()
+env.send(np.array([1, 0]))
+print("sent", flush=True)
+env.receive()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_processes_end_with_the_one_that_started_them_though_a_step_hangs():
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", _HANGS], stdout=subprocess.PIPE, text=True, env=environ) as parent:
+        assert parent.stdout.readline() == "sent\n"
+        children = psutil.Process(parent.pid).children()
+        parent.kill()
+    assert len(children) >= 2
+    _, alive = psutil.wait_procs(children, timeout=60)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 def test_too_many_restarts_end_the_run(monkeypatch):

@@ -1,6 +1,7 @@
 """Tasks: small Python programs that end, freeze and are killed."""
 
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -258,7 +259,7 @@ while True:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
 @pytest.mark.parametrize("network", ["open", "private", "private without privileges"])
 def test_a_killed_launcher_takes_its_tasks_along(tmp_path, network):
-    drop = functools.partial(task_module._LIBC.prctl, 24, 21, 0, 0, 0)  # CAP_SYS_ADMIN out of the bounding set
+    drop = functools.partial(ctypes.CDLL(None).prctl, 24, 21, 0, 0, 0)  # CAP_SYS_ADMIN out of the bounding set
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, tmp_path, network.split()[0]],
         stdout=subprocess.PIPE,
