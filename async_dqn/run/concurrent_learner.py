@@ -39,6 +39,8 @@ class ConcurrentLearner(Learner):
         for _ in range(due):
             now = self._client.env_steps, self._client.rates()
             self._under_way.append(self._background.submit(self._compute_beside, *now))
+            if (self._client.minibatches + len(self._under_way)) % self._agent.target_period == 0:
+                self.settle()  # the next one is to be computed, and acted, on the new target: mostly a period ends here
         while self._under_way and self._under_way[0].done():
             self._take_first()
         if self._buffered.ends_period:

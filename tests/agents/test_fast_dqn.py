@@ -86,6 +86,29 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(expected, num_steps):
     assert_same(resumed.run().store.state(), expected)
 
 
+def test_where_a_crash_left_no_replay_the_result_still_does_not_depend_on_threads():
+    """Then the target network is refreshed within periods, as the count of minibatches goes on from anywhere."""
+    stopped = Run(concurrent=False).begin()
+    steps = stopped.steps()
+    for _ in range(51):
+        next(steps)
+    steps.close()
+    stopped.client.finish()
+    state = stopped.store.state()
+    assert state["counter/minibatches"] % SMALL["target_period"]
+
+    def after(delay, **settings):
+        run = Run(delay, seed=1, epsilon_start=0.0, epsilon_final=0.0, **settings).begin()  # the target network acts
+        run.store.restore(state)
+        run.client.start()
+        return run.run().store.state()
+
+    expected = after(slow("nothing"), concurrent=False)
+    assert expected["counter/target_refreshes"] > state["counter/target_refreshes"] + 1
+    for delay in (slow("minibatch"), slow("step")):
+        assert_same(after(delay), expected)
+
+
 def test_acting_goes_on_while_a_minibatch_is_computed():
     due, begun, stepped = (threading.Event() for _ in range(3))
 
