@@ -54,6 +54,7 @@ def make_module(
     optimizer: optimizers.Optimizer | None = None,
     rate: float = 1.0,
     has_target: bool = True,
+    is_trained: bool = True,
 ) -> Module:
     """A module of exactly `size` parameters, which start at 0; it adds every update up unless told otherwise."""
     layout: Any = SimpleNamespace(num_parameters=size, flatten=lambda arrays: arrays[name])
@@ -64,6 +65,7 @@ def make_module(
         optimizer or optimizers.add(),
         constant(rate),
         has_target,
+        is_trained,
     )
 
 

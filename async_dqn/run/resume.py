@@ -9,7 +9,7 @@ import numpy as np
 from async_dqn.base.errors import UserError
 from async_dqn.run import checkpoints
 from async_dqn.run.directory import RunDirectory
-from async_dqn.store.base import ParameterStore, counter_state, saved_counters
+from async_dqn.store.base import ParameterStore, counter_state, saved_counters, with_moved_slots
 
 STORE = "store/"  # before the names of the store's arrays
 
@@ -42,11 +42,14 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
             f"--resume: checkpoint {checkpoint.number} holds a network alone, as export --format=agent writes it: it "
             "can be evaluated, but not trained on"
         )
+    fitting, moved = with_moved_slots(state, store.modules)
     try:
-        store.restore(state | restart_counters(state))
+        store.restore(fitting | restart_counters(state))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error
     say(f"resumed at {checkpoint.number:,} agent steps")
+    for module in moved:
+        say(f"warning: with these settings the optimizer of {module} is held elsewhere; its averages begin anew")
     return checkpoint.values
 
 

@@ -198,6 +198,25 @@ def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> N
         )
 
 
+def with_moved_slots(
+    state: Mapping[str, np.ndarray], modules: Iterable[Module]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """A saved state where it is of other settings, by which optimizers are held by the store, or by workers.
+
+    Returns:
+      The state, in which optimizers that the store did not hold begin anew, and ones that workers hold now are left
+      out; and the names of the modules that these are of.
+    """
+    fitting, moved = dict(state), []
+    for module in [one for one in modules if one.is_trained]:  # a running mean without its count would be lost
+        slots = _initial_slots(module)
+        saved = [name for name in state if name.startswith(f"{module.name}/slot/")]
+        if (slots and not saved) or (saved and module.optimizer.name == "add"):
+            fitting = {name: array for name, array in fitting.items() if name not in saved} | slots
+            moved.append(module.name)
+    return fitting, moved
+
+
 def state_shapes(modules: Iterable[Module]) -> dict[str, tuple[int, ...]]:
     """The shapes of all float32 arrays that a store holds, by their names in a saved state."""
     modules = list(modules)
@@ -216,6 +235,10 @@ def initial_state(online: Mapping[str, np.ndarray], modules: Iterable[Module]) -
         state[f"{module.name}/online"] = online[module.name]
         if module.has_target:
             state[f"{module.name}/target"] = online[module.name]
-        slots = module.optimizer.initial_slots(module.size)
-        state |= {f"{module.name}/slot/{name}": value for name, value in slots.items()}
+        state |= _initial_slots(module)
     return state
+
+
+def _initial_slots(module: Module) -> dict[str, np.ndarray]:
+    slots = module.optimizer.initial_slots(module.size)
+    return {f"{module.name}/slot/{name}": value for name, value in slots.items()}

@@ -110,9 +110,17 @@ class ParameterClient:
         return {}
 
     def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
-        """Puts `slots()` back. Raises ValueError where they are those of other networks or optimizers."""
-        expected = {name: value.shape for name, value in self.slots().items()}
-        if {name: value.shape for name, value in slots.items()} != expected:
+        """Puts `slots()` back, of the modules that are among them both then and now; other optimizers begin anew.
+
+        Raises ValueError where they are those of other networks or optimizers.
+        """
+        own = self.slots()
+        common = {name.split("/")[0] for name in own} & {name.split("/")[0] for name in slots}
+        found, expected = (
+            {name: value.shape for name, value in arrays.items() if name.split("/")[0] in common}
+            for arrays in (slots, own)
+        )
+        if found != expected:
             raise ValueError("it holds the slots of another optimizer or network")
 
     def rates(self) -> np.ndarray:
@@ -123,6 +131,11 @@ class ParameterClient:
     def env_steps(self) -> int:
         """Agent steps of all workers, as far as known here."""
         return self.counters.env_steps + self._unreported.env_steps
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of all workers, as far as known here."""
+        return self.counters.minibatches + self._unreported.minibatches
 
     @property
     def is_over(self) -> bool:

@@ -139,7 +139,8 @@ class DeltaClient(RoundTripClient):
         super().restore_slots(slots)
         for module, variables in self._slots.items():
             for name, variable in variables.items():
-                variable.assign(slots[f"{module}/{name}"])
+                if f"{module}/{name}" in slots:
+                    variable.assign(slots[f"{module}/{name}"])
 
     def finish(self) -> None:
         if self._since_push:

@@ -11,6 +11,7 @@ from fakes import descent, make_store, push
 
 from async_dqn.agents import table
 from async_dqn.base.errors import UserError
+from async_dqn.nn import optimizers
 from async_dqn.run import checkpoints
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
@@ -26,9 +27,9 @@ def run(tmp_path):
     return RunDirectory(tmp_path)
 
 
-def saved(run: RunDirectory, number: int, *, keep: int = 9, **changes) -> Path:
+def saved(run: RunDirectory, number: int, *, keep: int = 9, optimizer=None, **changes) -> Path:
     """Saves a trained store; gives the path of the arrays."""
-    store = make_store([number, 2], optimizer=descent())
+    store = make_store([number, 2], optimizer=optimizer or descent())
     push(store, 1, 1, env_steps=number, claimed_steps=number + 32, stopped=1)
     arrays = {f"{STORE}{name}": array for name, array in store.state().items()} | changes
     arrays = {name: array for name, array in arrays.items() if array is not None}
@@ -86,6 +87,31 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_over(run):
     store, said = make_store([3, 4]), []
     assert restore_run(run, store, said.append) is None
     assert len(said) == 1 and store.pull().online["q"].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "online"),
+    [
+        (optimizers.add(), optimizers.adam(), [10 + 1, 2 + 1]),
+        (optimizers.adam(), optimizers.add(), [10 - 1, 2 - 1]),
+    ],
+    ids=["from the workers to the store", "from the store to the workers"],
+)
+def test_an_optimizer_that_is_held_elsewhere_now_begins_anew(run, then, now, online):
+    saved(run, 10, optimizer=then)
+    store, said = make_store(optimizer=now), []
+    assert restore_run(run, store, said.append) == {"marker": 10}
+    assert store.pull().online["q"].tolist() == pytest.approx(online, abs=1e-3)
+    assert len(said) == 2 and "the optimizer of q is held elsewhere" in said[1]
+    state = store.state()
+    for name, value in now.initial_slots(2).items():
+        np.testing.assert_array_equal(state[f"q/slot/{name}"], value)
+
+
+def test_a_running_mean_is_not_gone_on_with_without_its_count(run):
+    saved(run, 10, optimizer=optimizers.average())
+    with pytest.raises(UserError, match="does not fit"):
+        restore_run(run, make_store(is_trained=False), lambda line: None)
 
 
 # From here on with real commands.
@@ -167,6 +193,22 @@ def test_a_run_on_frames_that_spent_its_budget_goes_on_with_a_larger_one(start, 
     finish(baseline(start, "second", resumed, "--resume", "--total_steps=600"))
     finish(never_stopped)
     assert_same(straight, resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_run_goes_on_with_other_local_steps_and_more_planners(start, tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    flags = ["--env=CartPole-v1", "--agent=dyna_q", *SMALL]
+    finish(start("first", "local", *flags, f"--logdir={run.path}", "--total_steps=400", "--local_steps=2"))
+    again = ["local", "--resume", f"--logdir={run.path}"]
+    more = start("more planners", *again, "--total_steps=800", "--num_workers=3")
+    finish(more)
+    assert "the optimizer of model is held elsewhere" in more.out + more.err
+    none = start("no local steps", *again, "--total_steps=1_200", "--local_steps=0")
+    finish(none)
+    assert "the optimizer of q is held elsewhere" in none.out + none.err
+    assert newest(run).number == 1_200
 
 
 @pytest.mark.slow
