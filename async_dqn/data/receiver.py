@@ -12,7 +12,7 @@ from async_dqn.data.replay import Replay
 from async_dqn.data.rollout import RolloutExperience
 from async_dqn.envs.frame_stack import FrameStack
 
-OnBlock = Callable[[int, int], None]  # agent steps that came in, and updates in the parameters they were taken with
+OnBlock = Callable[[Block], None]
 
 
 class _Receiver:
@@ -46,7 +46,7 @@ class _Receiver:
             follows = self._last.get(item.sender) == (item.stream, item.number - 1)
             self._last[item.sender] = item.stream, item.number
             for block in self._receive(item, decode(item.data), follows):
-                self._on_block(block.num_steps, block.version)
+                self._on_block(block)
         return self.inner.due()
 
     def _receive(self, item: Item, block: Block, follows: bool) -> Sequence[Block]:

@@ -51,7 +51,7 @@ class ActorLearner(Actor):
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> np.ndarray:
         """As `Actor.observe`; the learner hears of the rewards."""
         rewards = super().observe(actions, result, num_steps)
-        self._learner.largest_reward = float(np.maximum(self._learner.largest_reward, np.abs(rewards).max()))
+        self._learner.hear(rewards)
         return rewards
 
     def learn(self) -> None:

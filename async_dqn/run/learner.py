@@ -41,7 +41,7 @@ class Learner:
         self._agent, self._client, self._experience = agent, client, experience
         self._rng = rng
         self.has_learned = False
-        self.largest_reward = 0.0  # that came in, whatever its sign
+        self._largest_reward = 0.0  # that came in, whatever its sign
         self._tensors = type(experience.batch)(*map(as_tensor, experience.batch))
         self._names: list[str] = []
         self._step = self._make_step()
@@ -74,6 +74,8 @@ class Learner:
             gradients = tape.gradient(loss.value, watched, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             gradients, norm = self._clipped(gradients)
             is_finite = tf.math.is_finite(loss.value)
+            if self._agent.config.max_gradient_norm:
+                is_finite &= tf.math.is_finite(norm)  # a norm that overflows would scale all gradients down to zero
             for gradient in gradients:
                 is_finite &= tf.reduce_all(tf.math.is_finite(gradient))
             tf.cond(is_finite, lambda: client.consume(gradients, rates), lambda: None)
@@ -82,12 +84,12 @@ class Learner:
             return tf.stack([*statistics.values()]), loss.per_item, is_finite
 
         made = step.get_concrete_function()  # calls cost less Python, and cannot trace again
-        unknown = {*self._names} - {"loss", "gradient_norm", *self._agent.metrics}
-        if unknown:
-            raise UserError(
-                f"--agent={self._agent.config.agent}: its loss gives the statistics {', '.join(sorted(unknown))}, "
-                "which its metrics do not name"
-            )
+        given = {"its loss gives the statistics": self._names, "its schedules give": self._agent.schedules(0)}
+        for what, names in given.items():
+            unknown = ", ".join(sorted({*names} - {"loss", "gradient_norm", *self._agent.metrics}))
+            if unknown:
+                agent = self._agent.config.agent
+                raise UserError(f"--agent={agent}: {what} {unknown}, which its metrics do not name")
         return made
 
     def _clipped(self, gradients: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -102,6 +104,10 @@ class Learner:
             return list(gradients), norm
         remaining = iter(clipped)
         return [next(remaining) if module.is_trained else one for one, module in named], norm
+
+    def hear(self, rewards: np.ndarray) -> None:
+        """Takes note of rewards that came in, of any shape: where a loss is not finite, they may be the cause."""
+        self._largest_reward = float(np.maximum(self._largest_reward, np.abs(rewards).max()))
 
     def learn(self) -> None:
         """Computes the minibatches that are due; none while the experience warms up.
@@ -141,7 +147,7 @@ class Learner:
         is_finite = bool(is_finite)  # on a GPU, only now is it computed
         if is_finite and per_item is not None:
             self._experience.feedback(per_item.numpy())
-        return statistics.numpy(), "" if is_finite else _cause(self._experience.batch, self.largest_reward)
+        return statistics.numpy(), "" if is_finite else _cause(self._experience.batch, self._largest_reward)
 
     def _draw(self, step: int) -> None:
         self._experience.draw(self._rng, step)

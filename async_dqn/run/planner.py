@@ -6,6 +6,7 @@ import numpy as np
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError
+from async_dqn.data.block import Block
 from async_dqn.data.planners import Broadcast, ReceivedPlans, simulate
 from async_dqn.data.planning import DynaExperience
 from async_dqn.data.queue import ExperienceQueue
@@ -64,8 +65,8 @@ class Planner(SeparateLearner):
         num_planners = self.agent.config.num_workers - 1
         return number % num_planners == self.agent.worker - 1
 
-    def _on_block(self, num_steps: int, version: int) -> None:
-        super()._on_block(num_steps, version)
+    def _on_block(self, block: Block) -> None:
+        super()._on_block(block)
         if self.agent.config.num_workers > 2 and self.experience.inner.due():
             self._planning_client.pull()  # others have stepped the model since this one has
 

@@ -11,7 +11,7 @@ import numpy as np
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import RunError, RunFailed
 from async_dqn.base.types import StepResult
-from async_dqn.data.block import BlockWriter, encode
+from async_dqn.data.block import Block, BlockWriter, encode
 from async_dqn.data.experience import ReplayExperience
 from async_dqn.data.queue import ExperienceQueue
 from async_dqn.data.receiver import ReplayReceiver, RolloutReceiver
@@ -137,9 +137,10 @@ class SeparateLearner:
         del number
         return True
 
-    def _on_block(self, num_steps: int, version: int) -> None:
-        age = max(0, self._client.counters.updates - version)
-        self._client.count(received=num_steps, age_sum=num_steps * age)
+    def _on_block(self, block: Block) -> None:
+        age = max(0, self._client.counters.updates - block.version)
+        self._client.count(received=block.num_steps, age_sum=block.num_steps * age)
+        self._learner.hear(block.arrays["reward"])
 
     def learn(self) -> bool:
         """Learns what the next block calls for; False: there was none."""

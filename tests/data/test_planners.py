@@ -96,7 +96,7 @@ def make_pair(queue, length=4, num_envs=1):
         num_envs=num_envs,
         first_sender=0,
         has_turn=lambda number: True,
-        on_block=lambda *block: heard.append(block),
+        on_block=lambda block: heard.append((block.num_steps, block.version)),
     )
     return here, there, sink, receiver, heard
 

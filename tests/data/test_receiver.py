@@ -28,12 +28,14 @@ class Sender:
         self._position = self._number = 0
         self._length, self._num_envs = length, num_envs
 
-    def send(self, version=0, steps=None):
-        """Sends the next block; gives its steps."""
+    def send(self, version=0, steps=None, *, spoils_first=False):
+        """Sends the next block, whose first step may be taken back; gives its steps."""
         sent = self.steps[self._position : self._position + (steps or self._length)]
         self._position += len(sent)
-        for step in sent:
+        for number, step in enumerate(sent):
             self._writer.add(step, self._num_envs)
+            if spoils_first and number == 0:
+                self._writer.truncate(np.arange(self._num_envs))
         assert self.end.put(self._number, encode(self._writer.block(version)))
         self._writer.next()
         self._number += 1
@@ -63,7 +65,7 @@ def replay_receiver(queue, *, train_period=4, warmup_steps=1, has_turn=lambda nu
     replay = make_replay(4)
     inner = ReplayExperience(replay, batch_size=8, train_period=train_period, warmup_steps=warmup_steps)
     options = {"num_envs": 2, "first_sender": 1, "has_turn": has_turn}
-    options["on_block"] = lambda *counts: heard.append(counts)
+    options["on_block"] = lambda block: heard.append((block.num_steps, block.version))
     return ReplayReceiver(inner, queue, **options), replay, heard
 
 
@@ -208,7 +210,7 @@ def rollout_receiver(queue, num_rollouts):
         length=5,
         num_rollouts=num_rollouts,
         make_stack=lambda: FrameStack(2, STACK, SHAPE, np.uint8),
-        on_block=lambda *counts: heard.append(counts),
+        on_block=lambda block: heard.append((block.num_steps, block.version)),
     )
     return receiver, heard
 
@@ -267,6 +269,23 @@ def test_a_rollout_that_is_cut_short_is_counted_and_not_learned_from():
     sender = Sender(queue, 1, 5, is_rollout=True, seed=3)
     sender.send(steps=3)
     assert receiver.due() == 0 and heard == [(6, 0)]
+
+
+def test_after_a_rollout_whose_first_step_was_taken_back_the_next_ones_are_learned_from():
+    """As where --env_processes starts the environments again."""
+    queue = LocalQueue(size=100)
+    receiver, _ = rollout_receiver(queue, 1)
+    sender, expected = Sender(queue, 1, 5, is_rollout=True, seed=3), make_rollout(2)
+    for number in range(4):
+        for t, step in enumerate(sender.send(spoils_first=number == 1)):
+            expected.add(step, 2)
+            if number == 1 and t == 0:
+                expected.truncate(np.arange(2))
+        found, wanted = minibatches(receiver), minibatches(expected)
+        if number == 1:  # here the frames of another game follow
+            assert len(found) == len(wanted) > 0
+        else:
+            assert_same_minibatches(found, wanted)
 
 
 def test_where_a_rollout_is_missing_the_frames_before_the_next_one_are_taken_for_zeros():

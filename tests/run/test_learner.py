@@ -39,7 +39,14 @@ class Script:
 
 class Parts:
     def __init__(
-        self, make_client, *minibatches, max_gradient_norm=0.0, max_mean_norm=0.0, metrics=("twice",), **options
+        self,
+        make_client,
+        *minibatches,
+        max_gradient_norm=0.0,
+        max_mean_norm=0.0,
+        metrics=("twice",),
+        scheduled=(),
+        **options,
     ):
         modules = [
             Module(name, Layout({"w": (16,)}), None, descent(), constant(rate), False)
@@ -59,6 +66,7 @@ class Parts:
                 trained=modules,
                 loss=self.loss,
                 metrics=metrics,
+                schedules=lambda step: dict.fromkeys(scheduled, 0.0),
                 config=SimpleNamespace(agent="mine", max_gradient_norm=max_gradient_norm, max_mean_norm=max_mean_norm),
             ),
             self.client,
@@ -99,6 +107,8 @@ def test_minibatches_that_are_not_finite_are_passed_over_and_the_rest_counts(mak
 def test_a_statistic_that_the_metrics_do_not_name_is_told():
     with pytest.raises(UserError, match="^--agent=mine: its loss gives the statistics twice, which its metrics do not"):
         Parts(direct_client, metrics=("once",))
+    with pytest.raises(UserError, match="^--agent=mine: its schedules give epsilon, which its metrics do not name"):
+        Parts(direct_client, scheduled=("epsilon",))
 
 
 @EVERY_CLIENT
@@ -126,6 +136,15 @@ def test_gradients_whose_mean_is_clipped_are_left_alone():
     assert parts.learner.take_statistics()["gradient_norm"] == pytest.approx(np.sqrt(2 * 16 * 3**2))
 
 
+def test_a_norm_that_overflows_is_not_finite():
+    """Though the gradients, scaled down by it, would all be zero."""
+    parts = Parts(gradient_client, (1e25, 0), (3, 0), max_gradient_norm=1e9)
+    parts.learner.learn()
+    parts.client.finish()
+    assert parts.online() == [-3, -0.5 * 3]
+    assert parts.store.pull().counters.nonfinite == 1
+
+
 def test_it_pulls_before_its_first_minibatch():
     parts = Parts(gradient_client, (1, 0))
     parts.store.initialize({name: np.full(16, 8, np.float32) for name in ("a", "b")})  # others went on
@@ -145,6 +164,6 @@ def test_it_pulls_before_its_first_minibatch():
 )
 def test_the_cause_is_named(slope, offset, largest_reward, cause):
     parts = Parts(direct_client, (slope, offset), max_nonfinite=1)
-    parts.learner.largest_reward = largest_reward
+    parts.learner.hear(np.array([[0.0, -largest_reward]]))
     with pytest.raises(RunFailed, match=f"^1 minibatches in a row .* none of them was applied; {cause}"):
         parts.learner.learn()
