@@ -46,7 +46,9 @@ def fitting_networks(picture_shape: tuple[int, ...]) -> list[str]:
 
 def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> int:
     """What the experience of this machine's workers takes once it is full."""
-    return min(num_workers_here, config.num_learners) * find(config.agent).experience_bytes(config, spec)
+    num_learners = min(num_workers_here, config.num_learners)
+    num_rollouts = getattr(config, "rollouts_per_batch", 1) if config.separates else 1
+    return num_learners * num_rollouts * find(config.agent).experience_bytes(config, spec)
 
 
 def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int, server_bytes: int = 0) -> str:

@@ -18,7 +18,11 @@ NATURE = make_config("dqn", "nature", {"num_workers": 4})
 def test_experience_is_counted_for_the_workers_of_this_machine():
     assert "1.77 GB" in preflight.check_memory(NATURE, preflight.resolve(NATURE), 1)  # a quarter of 7.07 for a million
     ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10})
-    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 2) == 2 * 100 * 10 * 4 * 84 * 84
+    rollout = 100 * 10 * 4 * 84 * 84
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 2) == 2 * rollout
+    by_data = {"parallelism": "data", "rollouts_per_batch": 50, "store": "ps"}
+    ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10, "num_workers": 4} | by_data)
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 4) == 50 * rollout  # worker 0 alone learns
 
 
 @pytest.mark.parametrize(
