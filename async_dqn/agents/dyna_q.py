@@ -202,9 +202,8 @@ class DynaQ(DQN):
         )
 
     def loss(self, params: Params, targets: Params, batch: Any, seed: tf.Tensor) -> Loss:
-        q_tm1 = self.apply(params, batch.s_tm1)["q_values"]  # [B, A]
-        q_t = self.apply(targets, batch.s_t)["q_values"]  # [B, A]
-        selector = self.apply(params, batch.s_t)["q_values"] if self.config.double else q_t
+        outputs_tm1, outputs_t, selector = self._outputs(params, targets, batch, seed)
+        q_tm1, q_t = outputs_tm1["q_values"], outputs_t["q_values"]  # [B, A]
         errors = losses.double_q_learning(q_tm1, batch.a_tm1, batch.r_t, batch.discount_t, q_t, selector)  # [B]
         q_loss = losses.weighted_mean(losses.huber(errors), batch.weight)
         size = losses.weighted_mean(tf.abs(errors), batch.weight)

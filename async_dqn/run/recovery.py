@@ -254,8 +254,8 @@ class WorkerRun:
         """Saves what there is and ends the process, whose environments do not come back."""
         with contextlib.suppress(RunError, Outage):
             client.report()
+            stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
             if self._chief:
-                stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
                 self._chief.finish(exit_reason(stopped))
             self._store.leave()
         assert self._leave is not None

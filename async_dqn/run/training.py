@@ -150,6 +150,7 @@ class Training:
 
     def close(self) -> None:
         """Frees the environments and their threads."""
+        gc.unfreeze()
         self._metrics.close()
         self._snapshots.close()
         self._env.close()
