@@ -1,5 +1,6 @@
 """docs/extending.md: its agent, exactly as printed, trains; its calls from Python work."""
 
+import gc
 import json
 import os
 import re
@@ -129,7 +130,7 @@ def test_bad_arguments_are_named(settings, named, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_two_trainings_leave_nothing_behind_in_the_process(tmp_path):
-    """No threads, which would hold the replay, and the caller's own mode of new files."""
+    """No threads, which would hold the replay, no objects that are never freed, and the caller's mode of new files."""
     before, names = set(threading.enumerate()), ("checkpoints", "snapshots", "replay-log")
 
     def left():
@@ -140,6 +141,7 @@ def test_two_trainings_leave_nothing_behind_in_the_process(tmp_path):
         for number in range(2):
             async_dqn.train(env="CartPole-v1", total_steps=600, logdir=tmp_path / str(number))
             wait_until(lambda: not left(), 30, "threads of the run have ended")
+            assert gc.get_freeze_count() == 0
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(umask)

@@ -150,7 +150,7 @@ class Training:
 
     def close(self) -> None:
         """Frees the environments and their threads."""
-        gc.unfreeze()
+        gc.unfreeze()  # much of it is the caller's own, where that calls `async_dqn.train`
         self._metrics.close()
         self._snapshots.close()
         self._env.close()

@@ -201,11 +201,11 @@ def check_state(state: Mapping[str, np.ndarray], modules: Iterable[Module]) -> N
 def with_moved_slots(
     state: Mapping[str, np.ndarray], modules: Iterable[Module]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """A saved state where it is of other settings, by which optimizers are held by the store, or by workers.
+    """A saved state made ready for settings by which the store holds other optimizers, and workers the rest.
 
     Returns:
-      The state, in which optimizers that the store did not hold begin anew, and ones that workers hold now are left
-      out; and the names of the modules that these are of.
+      The state: slots that the store did not have begin anew, and slots that workers have now are left out. And the
+      names of the modules that these are of.
     """
     fitting, moved = dict(state), []
     for module in [one for one in modules if one.is_trained]:  # a running mean without its count would be lost

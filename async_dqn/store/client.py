@@ -110,17 +110,17 @@ class ParameterClient:
         return {}
 
     def restore_slots(self, slots: Mapping[str, np.ndarray]) -> None:
-        """Puts `slots()` back, of the modules that are among them both then and now; other optimizers begin anew.
+        """Puts `slots()` back. A module that was not among them begins anew; one that is not held here now is left out.
 
-        Raises ValueError where they are those of other networks or optimizers.
+        Raises ValueError where they are those of another network or optimizer.
         """
         own = self.slots()
         common = {name.split("/")[0] for name in own} & {name.split("/")[0] for name in slots}
-        found, expected = (
-            {name: value.shape for name, value in arrays.items() if name.split("/")[0] in common}
-            for arrays in (slots, own)
-        )
-        if found != expected:
+
+        def shapes(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+            return {name: value.shape for name, value in arrays.items() if name.split("/")[0] in common}
+
+        if shapes(slots) != shapes(own):
             raise ValueError("it holds the slots of another optimizer or network")
 
     def rates(self) -> np.ndarray:

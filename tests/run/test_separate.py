@@ -155,6 +155,12 @@ def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
     assert np.abs(parts.learner.experience.batch.recurrent_state).max() > 0
 
 
+def test_rewards_that_came_through_the_queue_are_named_where_they_are_too_large():
+    parts = Parts("a3c", reward_scale=1e30, max_nonfinite=1)
+    with pytest.raises(RunFailed, match=r"the data are the cause \(a reward of size 1e\+30\)"):
+        parts.run()
+
+
 def test_actors_wait_while_the_queue_is_full_and_go_on_when_there_is_room():
     parts = Parts("dqn")
     ticks = parts.actor_ticks(0)
