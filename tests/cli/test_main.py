@@ -25,6 +25,7 @@ from async_dqn.agents.paac import PAAC
 from async_dqn.agents.ppo import PPO
 from async_dqn.cli import from_flags, main, training
 from async_dqn.cli.arguments import parse
+from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run import checkpoints
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
@@ -356,12 +357,6 @@ def test_without_a_cluster_spec_there_is_no_cluster(capsys, job):
     assert "missing.json" in refusal(capsys, job, CARTPOLE, "--task_index=0", "--cluster_spec=missing.json")
 
 
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     ("job", "flag", "words"),
     [
@@ -372,9 +367,7 @@ def free_port():
 )
 def test_every_process_of_a_cluster_looks_at_its_folder_first(capsys, tmp_path, job, flag, words):
     (tmp_path / "file").touch()
-    ports = [free_port() for _ in range(4)]
-    spec = {job: [f"127.0.0.1:{port}" for port in two] for job, two in (("ps", ports[:2]), ("worker", ports[2:]))}
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    (tmp_path / "spec.json").write_text(json.dumps(ClusterSpec.local(2, 2).to_dict()))
     line = refusal(capsys, job, CARTPOLE, "--cluster_spec=spec.json", "--task_index=1", "--logdir=new", flag)
     for word in words:
         assert word in line
@@ -383,8 +376,7 @@ def test_every_process_of_a_cluster_looks_at_its_folder_first(capsys, tmp_path, 
 @pytest.mark.parametrize("command", ["ps", "worker"])
 @pytest.mark.parametrize("flag", ["--num_ps=2", "--num_workers=2"])
 def test_sizes_that_are_not_those_of_the_cluster_are_refused(capsys, tmp_path, command, flag):
-    spec = {job: [f"127.0.0.1:{free_port()}"] for job in ("ps", "worker")}
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    (tmp_path / "spec.json").write_text(json.dumps(ClusterSpec.local(1, 1).to_dict()))
     line = refusal(capsys, command, CARTPOLE, "--cluster_spec=spec.json", "--task_index=0", "--logdir=new", flag)
     assert f"{flag}: the cluster has 1" in line
 
