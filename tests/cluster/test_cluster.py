@@ -192,7 +192,8 @@ def test_the_run_directory_is_complete(finished):
     assert all(np.isfinite(array).all() for array in newest.arrays.values())
     for index, row in enumerate(_rows(run.worker(index) / "metrics.csv")[-1] for index in range(num_workers)):
         snapshot, faults = checkpoints.load_newest(run.worker(index) / "snapshots")
-        assert snapshot is not None and snapshot.number == int(row["env_steps"]) and faults == []
+        assert snapshot is not None and faults == []
+        assert snapshot.number == int(row["env_steps"]) + int(row["minibatches"])
         assert list((run.worker(index) / "replay").glob("*.segment"))
     for row in (_rows(run.ps(index) / "metrics.csv")[-1] for index in range(num_ps)):
         assert float(row["cores_used"]) >= 0 and float(row["resident_mb"]) > 100

@@ -33,6 +33,7 @@ class Store:
 
     def __init__(self, num_outages=0, live=None):
         self.run_id = None
+        self.modules = make_store().modules
         self.initialized = []  # the run of each network that was set up
         self._num_outages, self._live = num_outages, live
 
