@@ -6,10 +6,9 @@ import functools
 import tensorflow as tf
 
 from async_dqn.base.errors import Outage
-from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows
+from async_dqn.cluster.ledger import LedgerOperations, MemberState, ledger_shape
 from async_dqn.cluster.patient_session import OWN_PATIENCE, LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
-from async_dqn.store.base import Counters
 
 
 class Evictor:
@@ -20,7 +19,7 @@ class Evictor:
     """
 
     def __init__(self, target: str, config: tf.compat.v1.ConfigProto, spec: ClusterSpec):
-        shape = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
+        shape = ledger_shape(spec.num_workers)
         with tf.Graph().as_default() as graph, tf.device("/job:ps/task:0"):
             ledger = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
             operations = LedgerOperations(ledger)

@@ -93,11 +93,16 @@ def parse(rows: np.ndarray) -> Ledger:
     return Ledger(Counters(*run[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, hold, gradients, members)
 
 
+def ledger_shape(num_workers: int) -> tuple[int, int]:
+    """[2 + W, WIDTH] of the ledger."""
+    return _MEMBERS + num_workers, WIDTH
+
+
 def initial_rows(
     num_workers: int, counters: Counters, run_id: int, generation: int, starts: list[int], settings_id: int = 0
 ) -> np.ndarray:
     """[2 + W, WIDTH] before anyone has joined, to go on from `counters`; `starts` of each worker so far."""
-    rows = np.zeros((_MEMBERS + num_workers, WIDTH), np.int64)
+    rows = np.zeros(ledger_shape(num_workers), np.int64)
     rows[:2, :_C] = counters
     rows[0, [_RUN_ID, _GENERATION, _SETTINGS_ID]] = run_id, generation, settings_id
     rows[0, _LAST_MINIBATCHES] = counters.minibatches

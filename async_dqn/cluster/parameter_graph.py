@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
-from async_dqn.cluster.ledger import Ledger, LedgerOperations, MemberState, initial_rows
+from async_dqn.cluster.ledger import Ledger, LedgerOperations, MemberState, ledger_shape
 from async_dqn.cluster.shards import Copied, Push, Shard, make_shards, variables
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.nn.module import Module
@@ -84,7 +84,7 @@ class ParameterGraph:
         return make_shards(modules, spec.num_ps, spec.num_workers)
 
     def _build_ledger(self, spec: ClusterSpec, worker: int, token: int) -> LedgerOperations:
-        shape = initial_rows(spec.num_workers, Counters(), 0, 0, []).shape
+        shape = ledger_shape(spec.num_workers)
         (self._ledger,) = variables("ledger", [np.zeros(shape, np.int64)])
         operations = LedgerOperations(self._ledger)
         self.is_start, self.generation, self.joins, self.hold_id = _int64(), _int64(), _int64(), _int64()

@@ -96,7 +96,6 @@ class RemoteParameterStore:
         self.total_steps = total_steps
         self._worker, self._token, self._spec = worker, token, spec
         self._deadline, self._should_stop = deadline, should_stop
-        self._generation = 0
         self._nodes = nodes = self._make_graph(
             spec,
             strategy,
@@ -142,7 +141,7 @@ class RemoteParameterStore:
     def _explain_refusal(self) -> None:
         """Raises Outage where everyone has to join again, RunError where only this worker is no longer the member."""
         ledger = self.read_ledger()
-        if ledger.generation != self._generation:
+        if ledger.generation != self.membership[0]:
             raise self._outages.begin(Outage("worker 0 has restored the parameters"))
         state = ledger.members[self._worker].state
         reason = "another process has taken its place" if state is MemberState.ACTIVE else "its lease ran out"
@@ -198,7 +197,7 @@ class RemoteParameterStore:
             member = ledger.members[self._worker]
             # If another process has joined between the two steps, this one is later all the same, and tries again.
             if (ledger.generation, member.joins, member.token) == (known.generation, joins + 1, self._token):
-                self._generation, self.membership = ledger.generation, (ledger.generation, member.joins)
+                self.membership = ledger.generation, member.joins
                 self._starts = [one.starts for one in ledger.members]
                 return ledger
 
@@ -224,7 +223,7 @@ class RemoteParameterStore:
 
     def settle(self) -> bool:
         """After `reconnect`: sends counts that may not have arrived. False where the parameters were restored since."""
-        if self.read_ledger().generation != self._generation:
+        if self.read_ledger().generation != self.membership[0]:
             return False
         self._pushes.settle()
         unheard_of = self._counts.settle()
@@ -247,7 +246,7 @@ class RemoteParameterStore:
         if not all(initialized):
             raise self._outages.begin(Outage("a parameter server was restarted and has lost its variables"))
         ledger = self._parse(rows)
-        if (ledger.generation, ledger.members[self._worker].token) != (self._generation, self._token):
+        if (ledger.generation, ledger.members[self._worker].token) != (self.membership[0], self._token):
             self._explain_refusal()
         workers = [WorkerStatus(one.state.name.lower(), one.starts, one.counters) for one in ledger.members]
         return Standing(ledger.counters, workers)

@@ -34,7 +34,6 @@ class VersionedStore(RemoteParameterStore):
 
     def __init__(self, *, quorum: Quorum, **options: Any):
         self._quorum = quorum
-        self._joins = 0
         self._is_waiting = False  # for the version that its last gradient is in
         super().__init__(**options)
 
@@ -43,7 +42,6 @@ class VersionedStore(RemoteParameterStore):
 
     def join(self, *, is_start: bool = True) -> Ledger:
         ledger = super().join(is_start=is_start)
-        self._joins = ledger.members[self._worker].joins
         self._catch_up()  # with the last gradient of the process before, whose row is this one's now
         return ledger
 
@@ -123,7 +121,7 @@ class VersionedStore(RemoteParameterStore):
         self._is_waiting = self._waits(answer)
 
     def _by_sockets(self, updates: Mapping[str, Update], computed_on: int) -> dict[tf.Tensor, Any]:
-        sender = {self._nodes.generation: self._generation, self._nodes.joins: self._joins}
+        sender = dict(zip((self._nodes.generation, self._nodes.joins), self.membership, strict=True))
         return super()._by_sockets(updates, computed_on) | sender
 
     def _by_memory(self, segments: Segments, near: list[int], feed: dict[tf.Tensor, Any]) -> Any:

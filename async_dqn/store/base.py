@@ -27,7 +27,6 @@ class Counters(NamedTuple):
     nonfinite: int = 0  # minibatches, or deltas, that were not finite and so never applied
     staleness_sum: int = 0  # over all updates
     staleness_max: int = 0
-    episodes: int = 0
     bad_values: int = 0  # steps that had one, see `types.BadValue`
     target_refreshes: int = 0  # the store's to count: what a worker adds to it is not taken
     received: int = 0  # agent steps whose experience has crossed to the learner

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from async_dqn.cluster.ledger import ANYONE, WIDTH, LedgerOperations, MemberState, initial_rows, parse
+from async_dqn.cluster.ledger import ANYONE, WIDTH, LedgerOperations, MemberState, initial_rows, ledger_shape, parse
 from async_dqn.store.base import Counters, Stop, advance
 
 WORKERS = 3
@@ -26,7 +26,7 @@ class LedgerInGraph:
 
     def __init__(self, max_staleness=0, target="", device="/cpu:0", tokens=(OWN, OTHER)):
         with tf.Graph().as_default() as graph, tf.device(device):
-            shape = initial_rows(WORKERS, Counters(), 0, 0, []).shape
+            shape = ledger_shape(WORKERS)
             variable = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
             operations = LedgerOperations(variable)
             self._request, self._computed_on, self._is_start, self._token, self._generation, self._joins, self._hold = (
@@ -243,7 +243,7 @@ def counts_of(member, numbers):
         updates=int(numbers["update"]),
         staleness_sum=numbers["staleness"],
         staleness_max=numbers["staleness"],
-        episodes=taken // 7,
+        bad_values=taken // 7,
         stopped=numbers["stopped"],
     )
 

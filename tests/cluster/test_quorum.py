@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows, parse
+from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows, ledger_shape, parse
 from async_dqn.cluster.quorum import Quorum
 from async_dqn.store.base import Counters
 
@@ -21,7 +21,7 @@ class Table:
 
     def __init__(self, quorum):
         with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
-            shape = initial_rows(WORKERS, Counters(), 0, 0, []).shape
+            shape = ledger_shape(WORKERS)
             variable = tf.compat.v1.get_variable("ledger_0", shape, tf.int64, trainable=False, use_resource=True)
             operations = LedgerOperations(variable)
             self._request, self._computed_on, self._zero, self._joins, self._generation, self._hold = (

@@ -190,11 +190,11 @@ def test_claimed_steps_that_were_given_back_can_be_claimed_again(opened):
 def test_counters_add_up_and_the_largest_staleness_stays(opened):
     clients = opened("add")
     for client, stalenesses in zip(clients, ((1, 9, 2), (3, 5, 4)), strict=True):
-        counts = [Counters(env_steps=2, episodes=1, staleness_sum=s, staleness_max=s) for s in stalenesses]
+        counts = [Counters(env_steps=2, bad_values=1, staleness_sum=s, staleness_max=s) for s in stalenesses]
         client.begin("each_at_once", "add_counts", [(count,) for count in counts])
     for client in clients:
         client.result()
-    expected = Counters(env_steps=12, episodes=6, staleness_sum=24, staleness_max=9)
+    expected = Counters(env_steps=12, bad_values=6, staleness_sum=24, staleness_max=9)
     assert clients[0]("add_counts", Counters()) == expected
     assert clients[1]("pull").counters == expected
 
@@ -603,14 +603,14 @@ def test_counts_of_several_calls_during_an_outage_all_arrive_once(opened, arrive
         ("claim_steps", 7, Counters(env_steps=0)),
         ("add_counts", Counters(minibatches=3)),
         ("push", _q(ONES, 1.0), Counters(updates=1, minibatches=5), 0),
-        ("claim_steps", 7, Counters(episodes=2)),
+        ("claim_steps", 7, Counters(bad_values=2)),
     ):
         with pytest.raises(RuntimeError, match="Outage: the parameter server has ended"):
             first(*call)
     first("reconnect", 5.0)
     assert first("settle") is True
     applied = int(arrives and bool(options))  # of the updates the first, where its call came through
-    expected = Counters(minibatches=7 + 3 + 5, updates=applied, dropped=2 - applied, episodes=2)
+    expected = Counters(minibatches=7 + 3 + 5, updates=applied, dropped=2 - applied, bad_values=2)
     assert second("add_counts", Counters()) == expected
     np.testing.assert_array_equal(second("pull").online["q"], np.arange(P) + applied)
 
@@ -888,9 +888,9 @@ def test_after_a_ps_stood_still_everything_is_counted_once(tmp_path):
         expected = Counters(claimed_steps=7, env_steps=7, minibatches=4, updates=pushed)
         assert second("add_counts", Counters()) == expected
         # Whatever was left behind has arrived by now, or will change nothing.
-        first("each", "add_counts", [(Counters(episodes=1),)] * 50)
-        assert second("add_counts", Counters()) == expected._replace(episodes=50)
-        assert second("check").workers[0].counters == expected._replace(episodes=50)
+        first("each", "add_counts", [(Counters(bad_values=1),)] * 50)
+        assert second("add_counts", Counters()) == expected._replace(bad_values=50)
+        assert second("check").workers[0].counters == expected._replace(bad_values=50)
 
 
 @pytest.mark.cluster

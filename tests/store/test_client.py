@@ -49,13 +49,13 @@ def test_claims_come_out_of_the_global_budget_and_report_what_was_counted(make):
     store = make_store(total_steps=20)
     a, b = make(store), make(store)
     assert (a.claim_steps(16), b.claim_steps(16), a.claim_steps(16)) == (16, 20 - 16, 0)
-    a.count(env_steps=16, episodes=1)
+    a.count(env_steps=16, bad_values=1)
     b.count(env_steps=4)
     assert (a.env_steps, b.env_steps) == (16, 4)
     a.claim_steps(1)
     b.claim_steps(1)
     assert b.env_steps == 16 + 4
-    assert store.pull().counters == Counters(claimed_steps=20, env_steps=20, episodes=1)
+    assert store.pull().counters == Counters(claimed_steps=20, env_steps=20, bad_values=1)
 
 
 @EVERY_CLIENT

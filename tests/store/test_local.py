@@ -219,13 +219,13 @@ def test_a_restored_store_goes_on_as_the_saved_one_would_have(optimizer):
 
 def test_counters_are_restored_by_name_whatever_counters_the_saving_version_had():
     saved, restored = make_store(), make_store()
-    push(saved, 1, 2, env_steps=4, episodes=3)
-    push(restored, 0, 0, episodes=9)
+    push(saved, 1, 2, env_steps=4, bad_values=3)
+    push(restored, 0, 0, bad_values=9)
     state = saved.state() | {"counter/moons": np.int64(7)}
-    del state["counter/episodes"]
+    del state["counter/bad_values"]
     restored.restore(state)
     assert global_online(restored) == [1, 2]
-    assert restored.pull().counters == Counters(updates=1, env_steps=4, episodes=0)
+    assert restored.pull().counters == Counters(updates=1, env_steps=4)
 
 
 @pytest.mark.parametrize("missing", ["q/online", "q/target", "q/slot/m", "q/slot/beta_powers"])

@@ -77,7 +77,7 @@ def test_whenever_a_process_is_killed_counts_are_whole_and_nobody_waits_for_it(s
         counters = shared.store.check().counters
         assert counters.env_steps == 5 * counters.minibatches
         assert counters.target_refreshes == counters.minibatches // 3
-        assert shared.store.add_counts(Counters(episodes=1)).episodes == start
+        assert shared.store.add_counts(Counters(bad_values=1)).bad_values == start
 
 
 def test_a_lock_whose_holder_was_killed_is_free():
