@@ -202,7 +202,8 @@ def network_name(config: Config, spec: EnvironmentSpec) -> str:
 
 def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, networks.Head], **options: Any) -> Any:
     """The network of the settings for an environment; options are those of `networks.make_network`."""
-    if spec.packing and spec.packing.mask and not any(head in networks.MASKED for head in heads):
+    of_actions = any(head.outputs == spec.num_actions for head in heads.values())  # else it may be a value's network
+    if spec.packing and spec.packing.mask and of_actions and not any(head in networks.MASKED for head in heads):
         raise UserError(f"--action_mask: --agent={config.agent} cannot obey it; leave the flag out")
     return networks.make_network(
         network_name(config, spec),

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from async_dqn.agents.table import find
+from async_dqn.agents.table import make_config
 from async_dqn.settings.config import Config
 
 # The least and the most of the runs in results/pong, by agent and preset.
@@ -14,7 +14,7 @@ STEPS_ON_PONG = {
     ("paac", "pong"): (2_181_128, 2_998_744),
 }
 _FREE = {
-    "env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "local_steps", "averages", "max_nonfinite"
+    "env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "max_nonfinite"
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def steps_to_goal(config: Config) -> tuple[int, int] | None:
     """The least and the most that past runs needed; None where settings, goal or environment are not as they were."""
     for (agent, preset), steps in STEPS_ON_PONG.items():
         if agent == config.agent and re.fullmatch("(ale/)?pong(-v5)?", config.env.lower()):
-            usual = find(agent).Config.combine(find(agent).presets[preset], {})
+            usual = make_config(agent, preset, {"num_workers": config.num_workers, "store": config.store})
             if _learned(config) == _learned(usual):
                 return steps
     return None
@@ -31,4 +31,4 @@ def steps_to_goal(config: Config) -> tuple[int, int] | None:
 def _learned(config: Config) -> dict[str, object]:
     """The settings that decide on how many steps a run needs."""
     names = [f.name for f in dataclasses.fields(config) if f.metadata["shared"] and f.name not in _FREE]
-    return {name: getattr(config, name) for name in [*names, "stop_at_return", "overlap_steps"]}
+    return {name: getattr(config, name) for name in [*names, "stop_at_return", "overlap_steps", "envs_per_worker"]}

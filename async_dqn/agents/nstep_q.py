@@ -95,7 +95,7 @@ class NStepQ(EpsilonGreedyAgent):
 
     @classmethod
     def experience_bytes(cls, config: NStepQConfig, spec: EnvironmentSpec) -> int:
-        return 2 * super().experience_bytes(config, spec)  # from where, and to where
+        return 4 * super().experience_bytes(config, spec)  # from where and to where, in the rollout and in the batch
 
     def make_experience(self, num_envs: int, evaluate: Evaluate) -> Experience:
         overlap = int(self.config.sarsa)  # what is done after the last step has to be known

@@ -17,9 +17,10 @@ from async_dqn.settings.environment import EnvironmentOptions
 def wrap(env: gymnasium.Env, options: EnvironmentOptions) -> gymnasium.Env:
     """The environment in the wrappers that are asked for. Raises UserError where one does not fit."""
     if options.wrapper:
-        env = _user_wrapper(options.wrapper)(env)
+        made, env = env, _user_wrapper(options.wrapper)(env)
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"--wrapper={options.wrapper}: gives a {type(env).__name__}, not a gymnasium.Env")
+        env.unwrapped.spec = env.unwrapped.spec or made.spec  # it may be no Wrapper
     if options.frame_skip > 1:
         env = Repeated(env, options.frame_skip)
     if options.grayscale:

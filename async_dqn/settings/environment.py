@@ -43,6 +43,8 @@ class EnvironmentOptions(Fields):
             ) from error
         if not isinstance(found, dict):
             raise UserError(f"--env_args={one_line(self.env_args)}: must be a JSON object, such as '{{\"size\": 8}}'")
+        if "max_episode_steps" in found:
+            raise UserError(f"--env_args={one_line(self.env_args)}: for the limit there is --max_episode_steps")
         return found
 
 

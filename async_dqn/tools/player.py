@@ -110,7 +110,10 @@ class Player:
             self._newest = np.empty(0)
 
     def _seen(self, observations: Any, action_mask: np.ndarray | None) -> np.ndarray:
-        """What the environments show, as agents see it."""
+        """What the environments show, as agents see it. Raises ValueError for a mask that the agent cannot obey."""
+        packing = self.agent.spec.packing
+        if action_mask is not None and not (packing and packing.mask):
+            raise ValueError("action_mask: the agent was trained without --action_mask")
         if self._adapted is None or (convert := self._adapted.observations.convert) is None:
             return observations
         spec, space = self.agent.spec, self._adapted.env.observation_space

@@ -26,7 +26,14 @@ def test_they_are_those_of_the_runs_in_results():
 
 @pytest.mark.parametrize(("agent", "preset"), STEPS_ON_PONG)
 @pytest.mark.parametrize(
-    "change", [{}, {"env": "ALE/Pong-v5"}, {"seed": 3, "num_workers": 4, "threads": 1}, {"compute_dtype": "bfloat16"}]
+    "change",
+    [
+        {},
+        {"env": "ALE/Pong-v5"},
+        {"seed": 3, "num_workers": 4, "threads": 1},
+        {"store": "shared_memory"},
+        {"compute_dtype": "bfloat16"},
+    ],
 )
 def test_they_hold_for_the_preset_wherever_it_runs(agent, preset, change):
     assert steps_to_goal(make_config(agent, preset, change)) == STEPS_ON_PONG[agent, preset]
@@ -40,6 +47,12 @@ def test_they_hold_for_the_preset_wherever_it_runs(agent, preset, change):
 )
 def test_they_do_not_hold_for_another_goal_game_or_way_to_learn(agent, preset, change):
     assert steps_to_goal(dataclasses.replace(make_config(agent, preset, {}), **change)) is None
+
+
+@pytest.mark.parametrize(("agent", "preset"), [("dqn", "pong-fast"), ("ppo", "pong")])
+@pytest.mark.parametrize("change", [{"local_steps": 3}, {"envs_per_worker": 4}])
+def test_they_do_not_hold_where_fewer_play_or_what_they_learn_is_shared_less_often(agent, preset, change):
+    assert steps_to_goal(make_config(agent, preset, change)) is None
 
 
 @pytest.mark.parametrize(

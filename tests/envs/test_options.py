@@ -43,6 +43,15 @@ def half_the_reward(env):
     return gymnasium.wrappers.TransformReward(env, lambda reward: reward / 2)
 
 
+class NoWrapper(gymnasium.Env):
+    """Holds an environment without being one of gymnasium's wrappers."""
+
+    def __init__(self, env):
+        self._env = env
+        self.action_space, self.observation_space = env.action_space, env.observation_space
+        self.reset, self.step = env.reset, env.step
+
+
 def no_environment(env):
     return "nothing"
 
@@ -93,6 +102,11 @@ def test_a_wrapper_of_the_users_own():
     assert env.step(np.array([0])).reward.tolist() == [5]
 
 
+def test_an_environment_that_is_no_wrapper_has_the_limit_of_what_it_holds():
+    spec = resolve(wrapper=f"{__name__}:NoWrapper")
+    assert (spec.id, spec.max_episode_steps, spec.observation_shape) == ("Pictures-v0", 10, (16, 16, 3))
+
+
 def test_a_state_of_other_options_is_refused():
     env, other = (registry.make_vector_env(resolve(frame_skip=skip), 1, seed=0) for skip in (1, 2))
     env.reset()
@@ -106,6 +120,7 @@ def test_a_state_of_other_options_is_refused():
         ("Pictures-v0", {"env_args": "size"}, ["--env_args=size", "JSON"]),
         ("Pictures-v0", {"env_args": "[1]"}, ["--env_args=[1]", "object"]),
         ("Pictures-v0", {"env_args": '{"sise": 8}'}, ["--env=Pictures-v0", "TypeError", "sise"]),
+        ("Pictures-v0", {"env_args": '{"max_episode_steps": 8}'}, ["--env_args=", "--max_episode_steps"]),
         ("Pictures-v0", {"wrapper": "nothing"}, ["--wrapper=nothing", "MODULE:FUNCTION"]),
         ("Pictures-v0", {"wrapper": "no_module:f"}, ["--wrapper=no_module:f", "no_module"]),
         ("Pictures-v0", {"wrapper": f"{__name__}:nothing"}, ["--wrapper=", "nothing"]),

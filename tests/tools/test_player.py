@@ -69,9 +69,9 @@ def test_it_takes_and_gives_what_the_environments_do():
     np.testing.assert_allclose(player.values(observations), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo"])
-def test_a_mask_is_obeyed_by_whoever_acts(name):
-    agent = make_agent(name, action_mask=True)
+@pytest.mark.parametrize(("name", "own"), [("dqn", {}), ("ppo", {}), ("ppo", {"share_torso": False})])
+def test_a_mask_is_obeyed_by_whoever_acts(name, own):
+    agent = make_agent(name, action_mask=True, **own)
     env, rng = registry.make_vector_env(agent.spec, 4, seed=0), np.random.default_rng(0)
     player = Player(agent, Trained(initial_parameters(agent.modules, 3), 0))
     observation = env.reset()
@@ -88,6 +88,15 @@ def test_a_mask_is_obeyed_by_whoever_acts(name):
     player.reset()
     actions = player.act(observations, info["action_mask"])
     assert envs.step(actions)[1].tolist() == [1, 1]
+
+
+def test_a_mask_that_the_agent_was_not_trained_with_is_refused():
+    agent = make_agent("dqn")
+    player = Player(agent, Trained(initial_parameters(agent.modules, 3), 0))
+    envs = gymnasium.make_vec("Mixed-v0", 2)
+    observations, info = envs.reset(seed=5)
+    with pytest.raises(ValueError, match="--action_mask"):
+        player.act(observations, info["action_mask"])
 
 
 def test_actions_that_cannot_be_taken_are_not_valued():

@@ -34,7 +34,7 @@ from async_dqn.store.base import Counters, Update
 
 _ROUND_TRIPS: dict[str, tuple[str, dict[str, Any]]] = {  # the store's method, and settings
     "pull": ("pull", {"shared_memory": False}),
-    "push of a gradient": ("push", {"shared_memory": False, "local_steps": 0}),
+    "push of a gradient": ("push", {"shared_memory": False, "local_steps": 0, "averages": "own"}),
     "a delta and back": ("push_pull", {"shared_memory": False}),
     "a delta and back, shared memory": ("push_pull", {"shared_memory": True}),
 }

@@ -42,7 +42,8 @@ def describe(run: Run, now: float) -> Iterator[str]:
     yield f"ended: {run.exit_reason}" if has_ended else state
     row = {name: float(column[-1]) for name, column in run.metrics.items() if len(column)}
     if has_ended:  # what its last seconds were like says little of it
-        row |= {name: value for name in _NEEDED if not math.isnan(value := finite(run.summary.get(name)))}
+        known = (*_NEEDED, "mean_return_100")
+        row |= {name: value for name in known if not math.isnan(value := finite(run.summary.get(name)))}
     if all(math.isfinite(row.get(name, math.nan)) for name in _NEEDED):
         total = finite(run.settings.get("total_steps"))
         budget = int(total) if total > 0 else max(1, int(row["env_steps"]))

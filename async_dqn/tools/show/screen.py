@@ -77,8 +77,8 @@ def _make(spec: EnvironmentSpec) -> gymnasium.Env:
 def _render(environment: SyncVectorEnv) -> np.ndarray:
     try:
         pictures = environment.render()
-    except (gymnasium.error.Error, AssertionError) as error:
-        raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
+    except Exception as error:  # of any kind: it may be anybody's
+        raise UserError(f"the environment cannot be drawn: {type(error).__name__} {one_line(error)}") from error
     if not pictures or pictures[0] is None:
         raise UserError("the environment cannot be drawn: it renders no rgb_array")
     return np.asarray(pictures[0])

@@ -91,12 +91,14 @@ def test_rows_that_hold_no_numbers_leave_gaps(tmp_path):
 
 def test_an_ended_run_says_how_each_worker_ended_and_the_rates_of_all_of_its_time(tmp_path):
     rates = {"steps_per_second": 400.4, "updates_per_second": 25.0, "workers": [{"state": "done"}, 7]}
+    rates["mean_return_100"] = 18.25
     path = write_run(tmp_path / "run", [9.0] * 3, exit_reason="solved", summary=rates, metrics=GLOBAL)
     for index in range(2):
         write_worker(path, index, [(1, 2, 3, 4, 5, 6)], age=9_999)
     _, state, progress, header, *workers = lines(path)
     assert state == "ended: solved"
     assert "400 steps/s" in progress and "25 updates/s" in progress and "left" not in progress
+    assert "return 18.2" in progress
     assert "steps/s" not in header
     assert [worker.split()[2] for worker in workers] == ["done", "?"]
 

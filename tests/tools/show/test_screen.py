@@ -71,9 +71,14 @@ def test_where_each_action_is_taken_several_times_pictures_are_fewer():
     assert screen.frames_per_second == 12
 
 
-def test_an_environment_that_draws_nothing_is_named(monkeypatch):
+def cannot(self):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("render", [lambda self: None, cannot])
+def test_an_environment_that_draws_nothing_is_named(monkeypatch, render):
     spec = registry.resolve("CartPole-v1", "none")
-    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", lambda self: None)
+    monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", render)
     screen = make_screen(spec, seed=3)
     with pytest.raises(UserError, match="cannot be drawn"):
         screen.reset()
