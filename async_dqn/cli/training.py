@@ -1,5 +1,6 @@
 """Commands that train, and `doctor`, which says beforehand whether they can."""
 
+import contextlib
 import os
 import shlex
 import sys
@@ -168,7 +169,10 @@ def _worker(call: Call) -> int:
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
     has_ended = run.new_exit_reason()
-    code = worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
+    with contextlib.ExitStack() as held:
+        if index == 0:  # under `local` it is claimed already
+            held.enter_context(run.claimed(Progress().say, patience=config.lease))
+        code = worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
     if index == 0 and has_ended():
         _say_how_it_ended(run)
     return code

@@ -8,7 +8,7 @@ from async_dqn.base.errors import RunError, RunFailed
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.chief import Chief, Start, exit_reason
+from async_dqn.run.chief import Chief, Start, exit_reason, say_unsaved
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import restore_run
@@ -52,9 +52,9 @@ def run_baseline(
 
     def rescue() -> None:
         client.report()
-        chief.finish(exit_reason(Stop.INTERRUPTED))
+        unsaved = chief.finish(exit_reason(Stop.INTERRUPTED))
         assert leave is not None
-        leave(130)
+        leave(say_unsaved(unsaved, progress.say) or 130)
 
     try:
         training.run(chief.tick, should_stop, rescue if leave else None)
@@ -65,7 +65,7 @@ def run_baseline(
             raise RunError(f"{exit_reason(stopped)}, but {unsaved}")
     except RunFailed as error:
         client.report()
-        chief.finish(f"failed: {error}")
+        say_unsaved(chief.finish(f"failed: {error}"), progress.say)
         raise
     finally:
         training.close()

@@ -47,6 +47,14 @@ def exit_reason(stopped: int) -> str:
     return {0: "finished", Stop.SOLVED: "solved", Stop.INTERRUPTED: "interrupted"}[stopped]
 
 
+def say_unsaved(unsaved: str, say: Callable[[str], object]) -> int:
+    """Says what an end that is reported otherwise could not save. Gives the exit code for that; 0 where all was."""
+    if not unsaved:
+        return 0
+    say(f"warning: {unsaved}")
+    return 1
+
+
 class Start(NamedTuple):
     """How the chief finds the run."""
 
@@ -87,6 +95,8 @@ class Chief:
         self._client, self._learner = client, learner
         self._agent_metrics, self._frame_skip = agent.metrics, agent.spec.frame_skip
         self._per_update = max(1, agent.config.accumulate)
+        num_planners = agent.config.num_workers - 1 if agent.config.has_planners else 0
+        self._num_receivers = num_planners or int(agent.config.separates)  # of experience; each gets all steps
         self._progress = progress
         self.keep: Callable[[Mapping[str, np.ndarray], dict[str, Any]], object] = lambda state, values: None
         self._saver = Saver(run, agent.config.keep_checkpoints, progress.say)
@@ -98,6 +108,8 @@ class Chief:
         self._tensorboard.write_layout(layout(agent.metrics))
         self._best_saved = self._saver.best_mean() if start.restored is not None else -math.inf
         self._next_best = -math.inf
+        self._looked_at = -math.inf
+        self._moved = (-1, 0.0)  # the number of agent steps when it was last seen to grow, and that moment
         self._is_ending = False
         self._next_checkpoint = self._started + (agent.config.checkpoint_period if start.is_live else 0.0)
 
@@ -153,6 +165,10 @@ class Chief:
         self._rates = RateTracker(counters, self._per_update)
         is_saved = restored is not None and copied_steps is None
         self._saved_steps = counters.env_steps if is_saved else -1  # in the newest checkpoint
+        roles = (restored or {}).get("roles", {"receivers": self._num_receivers, "missed": 0})
+        self._missed = int(roles["missed"])  # before these processes had to receive what others play
+        if roles["receivers"] != self._num_receivers:
+            self._missed = counters.env_steps * self._num_receivers - counters.received
         self._next_log = self._started + config.log_period
         return steps
 
@@ -211,6 +227,7 @@ class Chief:
         """Writes one row of global metrics and shows it. Gives the counters it was made from."""
         counters, self._workers = self._store.check()  # first: who is no longer the chief takes no games
         self._take_in(self._store.take_episodes())
+        self._say_who_holds_up(counters)
         row = {
             "wall_seconds": self.wall_seconds,
             "env_steps": counters.env_steps,
@@ -230,6 +247,25 @@ class Chief:
         self._keep_best()
         return counters
 
+    def _say_who_holds_up(self, counters: Counters) -> None:
+        """Once, where no agent step comes in any more, though some were claimed."""
+        lease, now = self._config.lease, time.monotonic()
+        was_paused = now - self._looked_at > lease / 2  # during an outage
+        self._looked_at = now
+        if was_paused or counters.env_steps != self._moved[0]:
+            self._moved = counters.env_steps, now
+        elif now - self._moved[1] > lease:
+            self._moved = counters.env_steps, math.inf
+            workers = enumerate(self._workers)
+            who = [
+                str(one) for one, (state, _, own) in workers if state == "active" and own.claimed_steps > own.env_steps
+            ]
+            if who:
+                self._progress.say(
+                    f"no agent step for {lease:g} s, though worker {', '.join(who)} has claimed some; if environments "
+                    "hang, --env_processes gives them a deadline"
+                )
+
     def _take_in(self, episodes: Iterable[EpisodeReport]) -> None:
         for episode in episodes:
             self._num_episodes += 1
@@ -242,6 +278,7 @@ class Chief:
         has_to_wait = now < self._next_best or self._saver.is_busy_with_best
         if not mean > self._best_saved or (has_to_wait and not self._is_ending):
             return
+        self._learner.settle()  # what learns beside steps these very parameters
         pulled = self._store.pull()
         if all(np.isfinite(one).all() for one in pulled.online.values()):
             self._best_saved, self._next_best = mean, now + _BEST_PERIOD
@@ -250,6 +287,7 @@ class Chief:
 
     def save(self, exit_reason: str) -> None:
         """Writes a checkpoint and the summary beside the training; where that fails it says so, and the run goes on."""
+        self._learner.settle()  # so that parameters, averages and counts are of one moment
         try:
             state = self._store.state()
         except RunError as error:
@@ -288,6 +326,7 @@ class Chief:
             "num_episodes": self._num_episodes,
             "episodes": self._tracker.state(),
             "faults": self._faults(),
+            "roles": {"receivers": self._num_receivers, "missed": self._missed},
         }
 
     def summary(self, counters: Counters, exit_reason: str) -> dict[str, Any]:
@@ -349,12 +388,10 @@ class Chief:
 
     def _say_what_is_lost(self, counters: Counters) -> None:
         """Of experience that crosses queues."""
-        config = self._config
-        num_planners = config.num_workers - 1 if config.has_planners else 0
-        num_receivers = num_planners or int(config.separates)  # each gets all steps
-        missing = counters.env_steps * num_receivers - counters.received
+        number = self._num_receivers
+        missing = counters.env_steps * number - counters.received - self._missed
         if missing > 0:
-            receivers = f"the planners (added up over all {num_planners})" if num_planners else "the learner"
+            receivers = f"the planners (added up over all {number})" if self._config.has_planners else "the learner"
             self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")
 
 

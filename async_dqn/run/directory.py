@@ -109,11 +109,15 @@ class RunDirectory:
             raise UserError(f"--logdir={self.path}: {what}; give another folder") from error
 
     @contextlib.contextmanager
-    def claimed(self, say: Callable[[str], None] = lambda line: None) -> Iterator[Sequence[int]]:
-        """Keeps other commands from training in this folder meanwhile.
+    def claimed(
+        self, say: Callable[[str], None] = lambda line: None, *, patience: float = 0.0
+    ) -> Iterator[Sequence[int]]:
+        """Keeps other commands from training in this folder meanwhile. What started this process may have claimed it.
 
         Args:
-          say: takes a line before it waits for what a command that was killed has left behind.
+          say: takes a line before it waits for what another command has left behind.
+          patience: seconds to wait for a command that may live: on a host that was lost, say, from which a shared file
+            system takes its locks back after a while.
 
         Yields:
           Descriptors for the processes of this command to inherit: while one of them lives, the folder stays claimed.
@@ -125,33 +129,37 @@ class RunDirectory:
             inherited = []
             try:
                 lock = held.enter_context(open(self.path / ".lock", "a+"))
-                self._lock(lock, say)
+                self._lock(lock, say, patience)
                 inherited.append(lock.fileno())
             except OSError:  # a file system without locks
                 pass
             yield inherited
 
-    def _lock(self, lock: TextIO, say: Callable[[str], None]) -> None:
+    def _lock(self, lock: TextIO, say: Callable[[str], None], patience: float) -> None:
         """Takes the lock, which the system takes back however its holders end. Raises UserError, OSError."""
-        deadline = None
+        began, has_said = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 lock.seek(0)
-                if _may_live(lock.read()):
-                    raise UserError(f"--logdir={self.path} is in use: another command is training in it") from None
-                if deadline is None:
-                    say("the command that trained here is gone; waiting for its processes, which save and end")
-                    deadline = time.monotonic() + _ENDING
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"--logdir={self.path} is in use: processes of a command that is gone still run there"
-                    ) from None
+                holder = lock.read()
+                if holder == _holder(os.getppid()):
+                    return
+                may_live = _may_live(holder)
+                if time.monotonic() - began >= (patience if may_live else _ENDING):
+                    who = "another command is training in it"
+                    if not may_live:
+                        who = "processes of a command that is gone still run there"
+                    raise UserError(f"--logdir={self.path} is in use: {who}") from None
+                if not has_said:
+                    has_said = True
+                    state = "may still run; waiting for it" if may_live else "is gone; waiting for its processes"
+                    say(f"the command that trained here {state} to save and end")
                 time.sleep(0.1)
         lock.truncate(0)
-        lock.write(f"{os.getpid()} {platform.node()}")
+        lock.write(_holder(os.getpid()))
         lock.flush()
 
     def next_id(self, *, resume: bool) -> int:
@@ -272,6 +280,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
+
+
+def _holder(pid: int) -> str:
+    """What a process of this host writes into the lock that it holds."""
+    return f"{pid} {platform.node()}"
 
 
 def _may_live(holder: str) -> bool:

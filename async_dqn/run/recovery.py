@@ -14,7 +14,7 @@ from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.actor_learner import ActorLearner
-from async_dqn.run.chief import Chief, Start, exit_reason
+from async_dqn.run.chief import Chief, Start, exit_reason, say_unsaved
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.resume import load_newest, restore_run
@@ -247,19 +247,20 @@ class WorkerRun:
             client.report()
             if self._chief:
                 self._wait_for_others(is_urgent=True)
-                self._chief.finish(f"failed: {error}")
+                say_unsaved(self._chief.finish(f"failed: {error}"), self._progress.say)
             self._store.leave()
 
     def _rescue(self, client: ParameterClient) -> None:
         """Saves what there is and ends the process, whose environments do not come back."""
+        code = 130
         with contextlib.suppress(RunError, Outage):
             client.report()
             stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
             if self._chief:
-                self._chief.finish(exit_reason(stopped))
+                code = say_unsaved(self._chief.finish(exit_reason(stopped)), self._progress.say) or code
             self._store.leave()
         assert self._leave is not None
-        self._leave(130)
+        self._leave(code)
 
     def _save_copy(self, reason: str) -> str:
         """Where the servers are out of reach at the end: makes a checkpoint of the chief's copy of what they held.

@@ -79,7 +79,8 @@ class Saver:
             if summary["exit_reason"] == "running":
                 self._say(f"could not save: {error}; the run goes on without this checkpoint")
             else:
-                summary["exit_reason"] = f"failed: {summary['exit_reason']}, but {self._unsaved}"
+                reason = summary["exit_reason"].removeprefix("failed: ")
+                summary["exit_reason"] = f"failed: {reason}, but {self._unsaved}"
         try:
             self._run.write_summary(summary)
         except OSError as error:

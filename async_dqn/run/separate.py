@@ -165,6 +165,9 @@ class SeparateLearner:
             return True
         return False
 
+    def settle(self) -> None:
+        """Nothing is learned beside."""
+
     def metrics(self) -> dict[str, float]:
         """The agent's own columns of metrics.csv and the loss, of the time since the last call."""
         return self._learner.metrics()

@@ -40,10 +40,10 @@ class Watch:
             for line in log.read():
                 if line.startswith(f"{name}: ") and (line.startswith("worker") or "lost" in line):
                     self._progress.say(line)
-        row = rows(self._run.metrics, 1)
-        if row and row != self._row:
-            self._row = row
-            with contextlib.suppress(KeyError, ValueError):  # a file that may have been damaged
+        with contextlib.suppress(OSError, KeyError, ValueError):  # a file that may be out of reach, or damaged
+            row = rows(self._run.metrics, 1)
+            if row and row != self._row:
+                self._row = row
                 line = progress_of(numbers(row[0]), self._config)
                 self._progress.show(line, self._table() if self._progress.is_in_place else ())
 
@@ -82,7 +82,9 @@ class _Tail:
 
     def __init__(self, path: Path):
         self._path = path
-        self._position = os.path.getsize(path) if path.exists() else 0
+        self._position = 0
+        with contextlib.suppress(OSError):
+            self._position = os.path.getsize(path)
 
     def read(self) -> list[str]:
         """The lines since the last call."""
@@ -90,7 +92,7 @@ class _Tail:
             with open(self._path, "rb") as file:
                 file.seek(self._position)
                 content = file.read()
-        except FileNotFoundError:
+        except OSError:  # it is not there yet, or out of reach for a moment
             return []
         whole = content[: content.rfind(b"\n") + 1]
         self._position += len(whole)

@@ -72,6 +72,7 @@ class Task:
         self._say, self._ask, self._enter, self._clock = say, ask, enter, clock
         self._is_final, self._is_done = is_final, is_done
         self._process: subprocess.Popen | None = None
+        self._log_begin = 0  # bytes that its log held before this process
         self._start_at: float | None = None
         self._polled_at = clock()
         self._frozen_for = 0.0
@@ -111,8 +112,9 @@ class Task:
         return self.is_over and self.code == INTERRUPTED
 
     def last_line(self) -> str:
-        """Why it ended: the line of its log that says most of that, or else the signal that killed it."""
-        text = self.log.read_text(errors="replace") if self.log and self.log.exists() else ""
+        """Why it ended: the line of this process's log that says most of that, or else the signal that killed it."""
+        log = self.log.read_bytes() if self.log and self.log.exists() else b""
+        text = log[self._log_begin :].decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith("async-dqn: ") or " failed" in line]
         killed = [_describe(self.code)] if self.code is not None and self.code < 0 else []
@@ -126,6 +128,7 @@ class Task:
         try:
             with contextlib.ExitStack() as stack:
                 output = stack.enter_context(open(self.log, "ab")) if self.log else None
+                self._log_begin = output.tell() if output else 0
                 self._process = subprocess.Popen(
                     self._command(self.restarts),
                     stdin=subprocess.DEVNULL,

@@ -275,7 +275,7 @@ def calm(folder, monkeypatch):
     """Commands run up to where they would start something: stand-ins do nothing and give exit code 0."""
     monkeypatch.setattr(main, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr(RunDirectory, "create", lambda run: None)
-    monkeypatch.setattr(RunDirectory, "claimed", lambda run, say: contextlib.nullcontext([]))
+    monkeypatch.setattr(RunDirectory, "claimed", lambda run, say, **how: contextlib.nullcontext([]))
     monkeypatch.setattr(signals, "install", threading.Event)
     monkeypatch.setattr("async_dqn.run.preflight.resolve", lambda config: None)
     monkeypatch.setattr("async_dqn.run.preflight.check_memory", lambda *arguments: "")

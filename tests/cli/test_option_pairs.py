@@ -208,7 +208,7 @@ def begun(monkeypatch, tmp_path):
     monkeypatch.setattr("async_dqn.roles.baseline.run_baseline", run_baseline)
     monkeypatch.setattr(main, "quiet_stderr", contextlib.nullcontext)
     monkeypatch.setattr(RunDirectory, "create", lambda run: None)
-    monkeypatch.setattr(RunDirectory, "claimed", lambda run, say: contextlib.nullcontext([]))
+    monkeypatch.setattr(RunDirectory, "claimed", lambda run, say, **how: contextlib.nullcontext([]))
     monkeypatch.setattr(signals, "install", threading.Event)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CONFIG", raising=False)

@@ -307,6 +307,8 @@ def test_a_worker_with_other_settings_is_refused_and_the_others_go_on(tmp_path):
         metrics = RunDirectory(tmp_path / "other").worker(1) / "metrics.csv"
         wait_until(lambda: metrics.exists() and len(_rows(metrics)) > 2, START, "worker 1 works")
         assert same.is_running() and chief.is_running()
+        second = start("second", "baseline", f"--logdir={tmp_path / 'run'}", "--resume")
+        assert second.wait(RUN) == 2 and "is in use" in second.err
 
 
 def test_a_worker_that_knows_of_another_number_of_workers_is_refused_and_the_others_go_on(tmp_path):

@@ -22,10 +22,10 @@ from async_dqn.store.base import Counters, EpisodeReport
 NEW = Start()
 
 
-def make_chief(run, store, said, start=NEW, settings=None, *, has_servers=False):
+def make_chief(run, store, said, start=NEW, settings=None, *, agent="dqn", has_servers=False):
     """The chief of a run on CartPole, whose agent has one metric of its own."""
     agent = SimpleNamespace(
-        config=make_config("dqn", "cartpole", {"env": "CartPole-v1"} | (settings or {})),
+        config=make_config(agent, "cartpole", {"env": "CartPole-v1"} | (settings or {})),
         spec=SimpleNamespace(frame_skip=4),
         metrics=("entropy",),
     )
@@ -33,7 +33,7 @@ def make_chief(run, store, said, start=NEW, settings=None, *, has_servers=False)
         run=run,
         store=store,
         client=direct_client(store),
-        learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}),
+        learner=SimpleNamespace(agent=agent, metrics=lambda: {"loss": 0.5, "entropy": 1.25}, settle=lambda: None),
         progress=Progress(said),
         start=start,
         has_servers=has_servers,
@@ -192,6 +192,78 @@ def test_what_was_read_before_is_saved_where_the_store_is_out_of_reach(parts, mo
     assert chief.save_copy(state, values, "interrupted") == ""
     assert newest(run).number == 9
     assert json.loads(run.summary.read_text())["exit_reason"] == "interrupted"
+
+
+def test_what_is_learned_beside_is_waited_for_before_parameters_are_read(parts):
+    run, store, chief, _ = parts
+    chief._learner.settle = lambda: store.online["q"].assign_add([2, 2])
+    finished(chief, store, [10] * 100, 10)
+    assert checkpoints.load(run.best, 10).arrays["store/q/online"].tolist() == [3, 4]
+    chief.save("running")
+    chief._saver._writing.result()
+    assert newest(run).arrays["store/q/online"].tolist() == [5, 6]
+
+
+GLOBAL = {"num_workers": 3, "replay": "global"}
+
+
+def missing(said):
+    """Of whose experience it was said last that it has not reached anybody."""
+    lines = [line for line in said.getvalue().splitlines() if "has not reached" in line]
+    return lines[-1] if lines else ""
+
+
+@pytest.mark.parametrize(
+    ("first", "received", "second", "line"),
+    [
+        ({}, 0, ("dqn", GLOBAL), "of 50 agent steps has not reached the learner"),
+        (GLOBAL, 900, ("dqn", GLOBAL), "of 150 agent steps has not reached the learner"),
+        (GLOBAL, 900, ("dqn", {}), ""),
+        (
+            {},
+            0,
+            ("dyna_q", {"num_workers": 3}),
+            "of 250 agent steps has not reached the planners (added up over all 2)",
+        ),
+    ],
+    ids=["now to a learner", "as before", "to none now", "now to planners"],
+)
+def test_steps_count_as_missed_from_when_somebody_had_to_receive_them(parts, first, received, second, line):
+    run, store, _, said = parts
+    store.add_counts(Counters(env_steps=1_000, received=received))
+    make_chief(run, store, said, settings=first).finish("interrupted")
+    agent, settings = second
+    for steps in (100, 100):  # resumed twice
+        chief = make_chief(run, store, said, Start(newest(run).values), settings, agent=agent)
+        store.add_counts(Counters(env_steps=steps, received=75))
+        said.truncate(0)
+        chief.finish("interrupted")
+    assert line in missing(said) and bool(line) == bool(missing(said))
+
+
+def test_who_holds_up_the_run_is_named_once(parts, monkeypatch):
+    run, store, _, said = parts
+    chief = make_chief(run, store, said, settings={"lease": 30.0})
+    store.add_counts(Counters(claimed_steps=16, env_steps=9))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def lines(seconds):
+        """What was said of it within so many seconds."""
+        nonlocal now
+        before = said.getvalue().count("no agent step")
+        for _ in range(seconds):
+            now += 1.0
+            chief.log()
+        return said.getvalue().count("no agent step") - before
+
+    assert lines(29) == 0
+    assert lines(60) == 1 and "no agent step for 30 s, though worker 0 has claimed some" in said.getvalue()
+    store.add_counts(Counters(env_steps=1))
+    now += 100.0  # an outage, in which nobody looks
+    assert (lines(29), lines(10)) == (0, 1)
+    store.add_counts(Counters(env_steps=6))  # all that were claimed
+    assert lines(60) == 0
 
 
 def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):

@@ -222,6 +222,32 @@ def test_who_may_still_train_is_not_waited_for(tmp_path, holder):
             raise AssertionError("it was claimed")
 
 
+def test_a_process_trains_in_the_folder_that_its_command_has_claimed(tmp_path):
+    claims = (
+        "import sys; from async_dqn.run.directory import RunDirectory\nwith RunDirectory(sys.argv[1]).claimed(): pass"
+    )
+    with RunDirectory(tmp_path).claimed():
+        subprocess.run([sys.executable, "-c", claims, tmp_path], check=True)
+        with pytest.raises(UserError, match="--logdir=.* is in use"), RunDirectory(tmp_path).claimed():
+            raise AssertionError("the child has taken it away")
+
+
+def test_a_command_on_a_host_that_may_be_lost_is_waited_for(tmp_path):
+    said = []
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("1 another-host")
+        lock.flush()
+
+        def say(line):
+            said.append(line)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        with RunDirectory(tmp_path).claimed(say, patience=60):
+            pass
+    assert len(said) == 1 and "may still run" in said[0]
+
+
 def test_where_nothing_can_be_locked_nothing_is(tmp_path, monkeypatch):
     def fail(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")

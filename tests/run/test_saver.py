@@ -48,6 +48,20 @@ def test_a_summary_that_cannot_be_written_is_said_and_the_checkpoint_is_there(ma
     np.testing.assert_array_equal(found.arrays["store/q/online"], ARRAYS["store/q/online"])
 
 
+@pytest.mark.parametrize("reason", ["interrupted", "failed: a reason"])
+def test_the_summary_tells_how_a_run_ended_that_could_not_be_saved(make, monkeypatch, reason):
+    run, saves, said = make
+
+    def fail(*arguments, **options):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save", fail)
+    saves.save(5, ARRAYS, {}, {"exit_reason": reason})
+    unsaved = saves.finish()
+    assert unsaved == "the checkpoint could not be saved: No space left on device"
+    assert run.exit_reason() == f"failed: {reason.removeprefix('failed: ')}, but {unsaved}" and said == []
+
+
 def test_the_best_mean_is_that_of_the_networks_that_were_saved(make):
     _, saves, _ = make
     assert saves.best_mean() == -np.inf

@@ -1,5 +1,6 @@
 """What the terminal of a local run shows of its files."""
 
+import errno
 import io
 import json
 import types
@@ -75,6 +76,24 @@ def test_the_report_tells_of_every_process_and_of_the_run(run, has_summary):
     assert "ps 0: exit code 0 after 1 restart\n" in out
     assert f"worker 1 failed: no port (see {run.path / 'worker 1.log'})\n" in out
     assert ("finished: 1,000 agent steps" in out, "no summary was written" in out) == (has_summary, not has_summary)
+
+
+def test_files_that_are_out_of_reach_for_a_moment_do_not_end_the_run(run, monkeypatch):
+    stream = io.StringIO()
+    watch = make_watch(run, stream, plain=True)
+    with open(run.metrics, "a") as file:
+        file.write("1.25,200,10,1,,0,20\n")
+    (run.path / "ps 0.log").write_text("worker 1 counts as lost\n")
+
+    def fail(*arguments, **options):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", fail)
+        watch.look()
+    assert stream.getvalue() == ""
+    watch.look()
+    assert "200/1,000" in stream.getvalue()
 
 
 @pytest.mark.parametrize("row", ["1.25,,10,1,,0,20", "x,y,z,,,,"])

@@ -149,6 +149,23 @@ def test_last_words_are_an_error_or_the_last_line(make_task, tmp_path):
         assert task.last_line() == expected
 
 
+def test_last_words_are_those_of_the_last_process(make_task, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("async-dqn: of an earlier run\n")
+    program = "print('async-dqn: first', flush=True); raise SystemExit(1)"
+    killed = "import os; print('joined', flush=True); os.kill(os.getpid(), 9)"
+    clock = Clock()
+    task = make_task(lambda restarts: killed if restarts else program, clock=clock, log=log, max_restarts=1)
+    task.start()
+    assert task.last_line() != "async-dqn: of an earlier run"
+    until_ended(task)
+    assert task.last_line() == "async-dqn: first"
+    clock.now += 30
+    task.poll()
+    until_ended(task)
+    assert task.last_line() == "killed by SIGKILL"
+
+
 def test_a_task_that_cannot_be_started_is_tried_again(make_task):
     clock = Clock()
     task = Task(
