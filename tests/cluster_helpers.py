@@ -33,6 +33,15 @@ def wait_until(condition: Callable[[], Any], deadline: float, what: str) -> Any:
     return value
 
 
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Children hear SIGHUP and SIGINT, though a shell may have started the tests with nohup or in the background."""
+    with contextlib.ExitStack() as stack:
+        for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            stack.callback(signal.signal, number, signal.signal(number, handler))
+        yield
+
+
 def processes_naming(text: str | os.PathLike[str]) -> list[psutil.Process]:
     """Living processes, this one apart, with the text in their command line: those of a run, by its folder."""
     found = []

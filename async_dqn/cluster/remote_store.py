@@ -96,6 +96,7 @@ class RemoteParameterStore:
         self.total_steps = total_steps
         self._worker, self._token, self._spec = worker, token, spec
         self._deadline, self._should_stop = deadline, should_stop
+        self.membership = (0, 0)  # generation and joins, which grow: of this process, once it has joined
         self._nodes = nodes = self._make_graph(
             spec,
             strategy,
@@ -129,7 +130,6 @@ class RemoteParameterStore:
             nodes.sizes, self._reach, warn, is_allowed=may_share_memory and wire_dtype == "float32"
         )
         self._exchanging = threading.RLock()  # one round trip at a time uses the segments
-        self.membership = (0, 0)  # generation and joins, which grow: of this process, once it has joined
         self.run_id = 0  # the chief's to set, before it initialises or restores
         self.settings_id = 0  # of what all workers must have in common; 0: any will do
         self._starts: list[int] = []  # of each worker, as last seen: for the ledger when it is set anew

@@ -1,6 +1,5 @@
 """The first signal asks, the second one ends: whatever else has asked before."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import textwrap
 import time
 
 import pytest
+from cluster_helpers import heard
 
 from async_dqn.system import signals
 
@@ -29,11 +29,8 @@ CHILDREN: list[subprocess.Popen] = []
 
 
 @pytest.fixture(autouse=True)
-def heard():
-    """Children hear SIGHUP and SIGINT, though a shell may have started the tests with nohup or in the background."""
-    with contextlib.ExitStack() as stack:
-        for number, handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
-            stack.callback(signal.signal, number, signal.signal(number, handler))
+def children():
+    with heard():
         yield
     while CHILDREN:  # one that a test failed to end
         with CHILDREN.pop() as child:

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from cluster_helpers import processes_naming, wait_until
+from cluster_helpers import heard, processes_naming, wait_until
 
 from async_dqn.base.errors import RunError, UserError
 from async_dqn.cli import main as command_line
@@ -265,11 +265,14 @@ INTERRUPTIBLE = """
 def test_a_signal_ends_everything_in_order(tmp_path, number):
     script = tmp_path / "bench.py"
     script.write_text(textwrap.dedent(INTERRUPTIBLE))
-    with subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, text=True) as process:
-        kept = tmp_path / "out" / "bench.json"  # of the case before
-        wait_until(lambda: kept.exists() and len(processes_naming(tmp_path)) == 2, 60, "the program runs")
-        process.send_signal(number)
-        process.communicate(timeout=60)
+    with heard(), subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            kept = tmp_path / "out" / "bench.json"  # of the case before
+            wait_until(lambda: kept.exists() and len(processes_naming(tmp_path)) == 2, 60, "the program runs")
+            process.send_signal(number)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert processes_naming(tmp_path) == []
     assert json.loads((tmp_path / "out" / "bench.json").read_text())["interrupted"]
