@@ -170,8 +170,8 @@ def _worker(call: Call) -> int:
     Progress().say(f"run directory {run.path}; {memory}")
     has_ended = run.new_exit_reason()
     with contextlib.ExitStack() as held:
-        if index == 0:  # under `local` it is claimed already
-            held.enter_context(run.claimed(Progress().say, patience=config.lease))
+        if index == 0:
+            held.enter_context(run.claimed(Progress().say, is_part=True, patience=config.lease))
         code = worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
     if index == 0 and has_ended():
         _say_how_it_ended(run)

@@ -110,12 +110,13 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def claimed(
-        self, say: Callable[[str], None] = lambda line: None, *, patience: float = 0.0
+        self, say: Callable[[str], None] = lambda line: None, *, is_part: bool = False, patience: float = 0.0
     ) -> Iterator[Sequence[int]]:
-        """Keeps other commands from training in this folder meanwhile. What started this process may have claimed it.
+        """Keeps other commands from training in this folder meanwhile.
 
         Args:
           say: takes a line before it waits for what another command has left behind.
+          is_part: this process may be a part of the command that started it, and so of its claim.
           patience: seconds to wait for a command that may live: on a host that was lost, say, from which a shared file
             system takes its locks back after a while.
 
@@ -129,13 +130,13 @@ class RunDirectory:
             inherited = []
             try:
                 lock = held.enter_context(open(self.path / ".lock", "a+"))
-                self._lock(lock, say, patience)
+                self._lock(lock, say, is_part, patience)
                 inherited.append(lock.fileno())
             except OSError:  # a file system without locks
                 pass
             yield inherited
 
-    def _lock(self, lock: TextIO, say: Callable[[str], None], patience: float) -> None:
+    def _lock(self, lock: TextIO, say: Callable[[str], None], is_part: bool, patience: float) -> None:
         """Takes the lock, which the system takes back however its holders end. Raises UserError, OSError."""
         began, has_said = time.monotonic(), False
         while True:
@@ -145,7 +146,7 @@ class RunDirectory:
             except BlockingIOError:
                 lock.seek(0)
                 holder = lock.read()
-                if holder == _holder(os.getppid()):
+                if is_part and holder == _holder(os.getppid()):
                     return
                 may_live = _may_live(holder)
                 if time.monotonic() - began >= (patience if may_live else _ENDING):

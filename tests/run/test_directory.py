@@ -222,12 +222,19 @@ def test_who_may_still_train_is_not_waited_for(tmp_path, holder):
             raise AssertionError("it was claimed")
 
 
-def test_a_process_trains_in_the_folder_that_its_command_has_claimed(tmp_path):
-    claims = (
-        "import sys; from async_dqn.run.directory import RunDirectory\nwith RunDirectory(sys.argv[1]).claimed(): pass"
-    )
+CLAIMS = """
+import sys
+from async_dqn.run.directory import RunDirectory
+with RunDirectory(sys.argv[1]).claimed(is_part=sys.argv[2] == "part"):
+    pass
+"""
+
+
+def test_a_part_of_a_command_trains_in_the_folder_that_this_has_claimed(tmp_path):
     with RunDirectory(tmp_path).claimed():
-        subprocess.run([sys.executable, "-c", claims, tmp_path], check=True)
+        subprocess.run([sys.executable, "-c", CLAIMS, tmp_path, "part"], check=True)
+        other = subprocess.run([sys.executable, "-c", CLAIMS, tmp_path, "other"], capture_output=True, text=True)
+        assert other.returncode and "is in use" in other.stderr
         with pytest.raises(UserError, match="--logdir=.* is in use"), RunDirectory(tmp_path).claimed():
             raise AssertionError("the child has taken it away")
 
