@@ -169,9 +169,10 @@ def _worker(call: Call) -> int:
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
     has_ended = run.new_exit_reason()
-    with contextlib.ExitStack() as held:
-        if index == 0:
-            held.enter_context(run.claimed(Progress().say, is_part=True, patience=config.lease))
+    claim: contextlib.AbstractContextManager = contextlib.nullcontext()
+    if index == 0:
+        claim = run.claimed(Progress().say, is_part=True, patience=config.lease, should_stop=should_stop.is_set)
+    with claim:
         code = worker.run_worker(agent, run, spec, resume=values.resume, should_stop=should_stop)
     if index == 0 and has_ended():
         _say_how_it_ended(run)

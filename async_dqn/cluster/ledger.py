@@ -93,6 +93,13 @@ def parse(rows: np.ndarray) -> Ledger:
     return Ledger(Counters(*run[:_C]), Counters(*base[:_C]), run_id, generation, settings_id, hold, gradients, members)
 
 
+class Membership(NamedTuple):
+    """Which process of a worker this is, since when. Both numbers grow, so what was sent before can be told apart."""
+
+    generation: int  # another one whenever the parameters are set or put back
+    joins: int  # as in `Member`
+
+
 def ledger_shape(num_workers: int) -> tuple[int, int]:
     """[2 + W, WIDTH] of the ledger."""
     return _MEMBERS + num_workers, WIDTH

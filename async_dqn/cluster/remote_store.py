@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.cluster.channel import Channel, Outages, Step
-from async_dqn.cluster.ledger import Ledger, MemberState, parse
+from async_dqn.cluster.ledger import Ledger, Membership, MemberState, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
 from async_dqn.cluster.saved_state import copy_state, read_state, write_state
@@ -96,7 +96,7 @@ class RemoteParameterStore:
         self.total_steps = total_steps
         self._worker, self._token, self._spec = worker, token, spec
         self._deadline, self._should_stop = deadline, should_stop
-        self.membership = (0, 0)  # generation and joins, which grow: of this process, once it has joined
+        self.membership = Membership(0, 0)  # of this process, once it has joined
         self._nodes = nodes = self._make_graph(
             spec,
             strategy,
@@ -141,7 +141,7 @@ class RemoteParameterStore:
     def _explain_refusal(self) -> None:
         """Raises Outage where everyone has to join again, RunError where only this worker is no longer the member."""
         ledger = self.read_ledger()
-        if ledger.generation != self.membership[0]:
+        if ledger.generation != self.membership.generation:
             raise self._outages.begin(Outage("worker 0 has restored the parameters"))
         state = ledger.members[self._worker].state
         reason = "another process has taken its place" if state is MemberState.ACTIVE else "its lease ran out"
@@ -197,7 +197,7 @@ class RemoteParameterStore:
             member = ledger.members[self._worker]
             # If another process has joined between the two steps, this one is later all the same, and tries again.
             if (ledger.generation, member.joins, member.token) == (known.generation, joins + 1, self._token):
-                self.membership = ledger.generation, member.joins
+                self.membership = Membership(ledger.generation, member.joins)
                 self._starts = [one.starts for one in ledger.members]
                 return ledger
 
@@ -223,7 +223,7 @@ class RemoteParameterStore:
 
     def settle(self) -> bool:
         """After `reconnect`: sends counts that may not have arrived. False where the parameters were restored since."""
-        if self.read_ledger().generation != self.membership[0]:
+        if self.read_ledger().generation != self.membership.generation:
             return False
         self._pushes.settle()
         unheard_of = self._counts.settle()
@@ -246,7 +246,7 @@ class RemoteParameterStore:
         if not all(initialized):
             raise self._outages.begin(Outage("a parameter server was restarted and has lost its variables"))
         ledger = self._parse(rows)
-        if (ledger.generation, ledger.members[self._worker].token) != (self.membership[0], self._token):
+        if (ledger.generation, ledger.members[self._worker].token) != (self.membership.generation, self._token):
             self._explain_refusal()
         workers = [WorkerStatus(one.state.name.lower(), one.starts, one.counters) for one in ledger.members]
         return Standing(ledger.counters, workers)

@@ -121,7 +121,7 @@ class VersionedStore(RemoteParameterStore):
         self._is_waiting = self._waits(answer)
 
     def _by_sockets(self, updates: Mapping[str, Update], computed_on: int) -> dict[tf.Tensor, Any]:
-        sender = dict(zip((self._nodes.generation, self._nodes.joins), self.membership, strict=True))
+        sender = {self._nodes.generation: self.membership.generation, self._nodes.joins: self.membership.joins}
         return super()._by_sockets(updates, computed_on) | sender
 
     def _by_memory(self, segments: Segments, near: list[int], feed: dict[tf.Tensor, Any]) -> Any:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import RunError, RunFailed
+from async_dqn.base.errors import RunError, RunFailed, one_line
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
 from async_dqn.run.actor_learner import ActorLearner
@@ -51,8 +51,11 @@ def run_baseline(
     chief = Chief(run=run, store=store, client=client, learner=learner, progress=progress, start=Start(restored))
 
     def rescue() -> None:
-        client.report()
-        unsaved = chief.finish(exit_reason(Stop.INTERRUPTED))
+        try:
+            client.report()
+            unsaved = chief.finish(exit_reason(Stop.INTERRUPTED))
+        except Exception as error:  # whatever it is, nobody else can end this process
+            unsaved = one_line(error)
         assert leave is not None
         leave(say_unsaved(unsaved, progress.say) or 130)
 

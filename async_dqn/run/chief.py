@@ -48,7 +48,7 @@ def exit_reason(stopped: int) -> str:
 
 
 def say_unsaved(unsaved: str, say: Callable[[str], object]) -> int:
-    """Says what an end that is reported otherwise could not save. Gives the exit code for that; 0 where all was."""
+    """Says what could not be saved, where a run ends for another reason. Returns 1 then, 0 where all was saved."""
     if not unsaved:
         return 0
     say(f"warning: {unsaved}")
@@ -250,17 +250,17 @@ class Chief:
     def _say_who_holds_up(self, counters: Counters) -> None:
         """Once, where no agent step comes in any more, though some were claimed."""
         lease, now = self._config.lease, time.monotonic()
-        was_paused = now - self._looked_at > lease / 2  # during an outage
+        was_paused = now - self._looked_at > self._config.log_period + lease / 2  # during an outage
         self._looked_at = now
         if was_paused or counters.env_steps != self._moved[0]:
             self._moved = counters.env_steps, now
         elif now - self._moved[1] > lease:
-            self._moved = counters.env_steps, math.inf
             workers = enumerate(self._workers)
             who = [
                 str(one) for one, (state, _, own) in workers if state == "active" and own.claimed_steps > own.env_steps
             ]
             if who:
+                self._moved = counters.env_steps, math.inf
                 self._progress.say(
                     f"no agent step for {lease:g} s, though worker {', '.join(who)} has claimed some; if environments "
                     "hang, --env_processes gives them a deadline"

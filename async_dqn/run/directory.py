@@ -110,35 +110,49 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def claimed(
-        self, say: Callable[[str], None] = lambda line: None, *, is_part: bool = False, patience: float = 0.0
+        self,
+        say: Callable[[str], None] = lambda line: None,
+        *,
+        is_part: bool = False,
+        patience: float = 0.0,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[int]]:
         """Keeps other commands from training in this folder meanwhile.
 
         Args:
           say: takes a line before it waits for what another command has left behind.
           is_part: this process may be a part of the command that started it, and so of its claim.
-          patience: seconds to wait for a command that may live: on a host that was lost, say, from which a shared file
-            system takes its locks back after a while.
+          patience: seconds to wait for a command on another host: that may be lost, and a shared file system takes back
+            its locks after a while.
+          should_stop: whether to give up waiting.
 
         Yields:
           Descriptors for the processes of this command to inherit: while one of them lives, the folder stays claimed.
 
         Raises:
           UserError: another command trains there.
+          KeyboardInterrupt: it was told to stop while it waited.
         """
         with contextlib.ExitStack() as held:
             inherited = []
             try:
                 lock = held.enter_context(open(self.path / ".lock", "a+"))
-                self._lock(lock, say, is_part, patience)
+                self._lock(lock, say, is_part, patience, should_stop)
                 inherited.append(lock.fileno())
             except OSError:  # a file system without locks
                 pass
             yield inherited
 
-    def _lock(self, lock: TextIO, say: Callable[[str], None], is_part: bool, patience: float) -> None:
-        """Takes the lock, which the system takes back however its holders end. Raises UserError, OSError."""
-        began, has_said = time.monotonic(), False
+    def _lock(
+        self,
+        lock: TextIO,
+        say: Callable[[str], None],
+        is_part: bool,
+        patience: float,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Takes the lock, which the system takes back however its holders end. Raises as `claimed`, and OSError."""
+        found, since = "", 0.0
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,16 +162,17 @@ class RunDirectory:
                 holder = lock.read()
                 if is_part and holder == _holder(os.getppid()):
                     return
-                may_live = _may_live(holder)
-                if time.monotonic() - began >= (patience if may_live else _ENDING):
-                    who = "another command is training in it"
-                    if not may_live:
-                        who = "processes of a command that is gone still run there"
+                who, longest = "another command is training in it", 0.0 if _is_here(holder) else patience
+                if not _may_live(holder):
+                    who, longest = "processes of a command that is gone still run there", _ENDING
+                if who != found:
+                    found, since = who, time.monotonic()
+                    if longest:
+                        say(f"--logdir={self.path} is in use: {who}; waiting up to {longest:g} s")
+                if time.monotonic() - since >= longest:
                     raise UserError(f"--logdir={self.path} is in use: {who}") from None
-                if not has_said:
-                    has_said = True
-                    state = "may still run; waiting for it" if may_live else "is gone; waiting for its processes"
-                    say(f"the command that trained here {state} to save and end")
+                if should_stop():
+                    raise KeyboardInterrupt from None
                 time.sleep(0.1)
         lock.truncate(0)
         lock.write(_holder(os.getpid()))
@@ -288,11 +303,16 @@ def _holder(pid: int) -> str:
     return f"{pid} {platform.node()}"
 
 
+def _is_here(holder: str) -> bool:
+    """Whether the command that wrote this down ran on this host."""
+    return holder.partition(" ")[2] == platform.node()
+
+
 def _may_live(holder: str) -> bool:
     """Whether the command that wrote down its number and its host may still run: false where it surely does not."""
-    pid, _, host = holder.partition(" ")
+    pid = holder.partition(" ")[0]
     try:
-        return host != platform.node() or psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+        return not _is_here(holder) or psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except (ValueError, psutil.Error):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import NoAnswer, Outage, RunError, RunFailed, Silence, UserError
+from async_dqn.base.errors import NoAnswer, Outage, RunError, RunFailed, Silence, UserError, one_line
 from async_dqn.cluster.remote_store import RemoteParameterStore
 from async_dqn.data.queue import ExperienceQueue
 from async_dqn.nn.module import initial_parameters
@@ -101,13 +101,13 @@ class WorkerRun:
                 self._fail(error, client)
                 raise
             except NoAnswer:
-                self._save_copy("running")
+                say_unsaved(self._save_copy("running"), self._progress.say)
                 raise
             except Outage as outage:
                 try:
                     is_back = self._recover(outage, client, training)
                 except RunError:  # a ps does not come back
-                    self._save_copy("running")
+                    say_unsaved(self._save_copy("running"), self._progress.say)
                     raise
                 if not is_back:
                     unsaved = self._save_copy(exit_reason(Stop.INTERRUPTED))
@@ -252,15 +252,17 @@ class WorkerRun:
 
     def _rescue(self, client: ParameterClient) -> None:
         """Saves what there is and ends the process, whose environments do not come back."""
-        code = 130
-        with contextlib.suppress(RunError, Outage):
+        unsaved = ""
+        try:
             client.report()
             stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
-            if self._chief:
-                code = say_unsaved(self._chief.finish(exit_reason(stopped)), self._progress.say) or code
+            unsaved = self._chief.finish(exit_reason(stopped)) if self._chief else ""
+        except Exception as error:  # whatever it is, nobody else can end this process
+            unsaved = one_line(error) if self._chief else ""
+        with contextlib.suppress(RunError, Outage):
             self._store.leave()
         assert self._leave is not None
-        self._leave(code)
+        self._leave(say_unsaved(unsaved, self._progress.say) or 130)
 
     def _save_copy(self, reason: str) -> str:
         """Where the servers are out of reach at the end: makes a checkpoint of the chief's copy of what they held.

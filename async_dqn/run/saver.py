@@ -63,7 +63,6 @@ class Saver:
                 self._writing.result(_DEADLINE)
             except concurrent.futures.TimeoutError:  # not the builtin one before Python 3.11
                 self._unsaved = f"the last checkpoint is not on disk after {_DEADLINE:.0f} s"
-                self._say(f"warning: {self._unsaved}")
         self._writer.close()
         return self._unsaved
 
@@ -85,7 +84,8 @@ class Saver:
             self._run.write_summary(summary)
         except OSError as error:
             self._unsaved = self._unsaved or f"the summary could not be written: {error}"
-            self._say(f"could not write the summary: {error}")
+            if summary["exit_reason"] == "running":
+                self._say(f"could not write the summary: {error}")
 
     def _write_best(self, number: int, arrays: Mapping[str, np.ndarray], mean: float) -> None:
         try:

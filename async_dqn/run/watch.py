@@ -31,7 +31,9 @@ class Watch:
     ):
         self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
         self._progress, self._config = progress, config
-        self._row = rows(run.metrics, 1)
+        self._row: list[dict[str, str]] = []
+        with contextlib.suppress(OSError):
+            self._row = rows(run.metrics, 1)
         self._logs = [(task.name, _Tail(task.log)) for task in self._tasks if task.log]
 
     def look(self) -> None:

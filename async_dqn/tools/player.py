@@ -72,7 +72,7 @@ class Player:
           action_mask: [N, A] of those that can be taken, for a run with --action_mask; None: all can.
 
         Raises:
-          ValueError: they have another shape or number of rows.
+          ValueError: they have another shape or number of rows, or there is a mask that the agent does not know.
         """
         actions = self.agent.greedy(self.outputs(self._seen(observations, action_mask)))
         return actions if self._adapted is None else np.stack([self._adapted.actions.convert(one) for one in actions])
@@ -85,7 +85,7 @@ class Player:
           learned from.
 
         Raises:
-          ValueError: they have another shape or number of rows.
+          ValueError: they have another shape or number of rows, or there is a mask that the agent does not know.
         """
         observations = self._checked(self._seen(observations, action_mask))
         if np.array_equal(observations, self._newest):

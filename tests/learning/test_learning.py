@@ -94,7 +94,7 @@ def test_one_learner_learns_from_what_others_send(start, request, flags):
     assert summary["data_age_mean"] > 0 and summary["staleness_max"] == 0
 
 
-@pytest.mark.parametrize("agent", ["dqn", "ppo"])  # tests/run/test_resume.py compares two processes of each agent
+@pytest.mark.parametrize("agent", ["dqn", "ppo"])  # of all agents tests/run/test_resume.py compares two
 def test_the_same_seed_gives_the_same_network_bit_for_bit(start, agent):
     flags = ["baseline", f"--agent={agent}", "--total_steps=3000", "--threads=1"]
     begun = [begin(start, f"{agent}-{i}", *flags, f"--seed={seed}") for i, seed in enumerate((7, 7, 8))]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import threading
 from types import SimpleNamespace
 
@@ -147,6 +148,27 @@ def test_who_is_told_to_end_tries_once_to_do_so_in_order_unless_servers_keep_sil
     client.abandon_round_trip = lambda deadline: None
     assert not worker._recover(outage, client, None)
     assert store.tried == tried
+
+
+@pytest.mark.parametrize(
+    ("finish", "code", "line"),
+    [
+        (lambda reason: "", 130, ""),
+        (lambda reason: f"{reason}: the disk is full", 1, "warning: interrupted: the disk is full\n"),
+        (lambda reason: [][0], 1, "warning: list index out of range\n"),
+    ],
+    ids=["saved", "not saved", "a fault"],
+)
+def test_a_process_whose_environments_do_not_return_ends_whatever_happens_and_says_what_is_not_saved(
+    run, finish, code, line
+):
+    said, codes = io.StringIO(), []
+    store = make_store()
+    store.leave = lambda: None
+    worker = WorkerRun(build.make_agent(CONFIG), run, store, Progress(said), threading.Event(), leave=codes.append)
+    worker._chief = SimpleNamespace(finish=finish)
+    worker._rescue(SimpleNamespace(report=lambda: None))
+    assert (codes, said.getvalue()) == ([code], line)
 
 
 def test_what_could_not_be_saved_while_the_servers_are_away_is_told(run):

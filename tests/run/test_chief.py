@@ -17,7 +17,7 @@ from async_dqn.run.chief import Chief, Start
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
-from async_dqn.store.base import Counters, EpisodeReport
+from async_dqn.store.base import Counters, EpisodeReport, Standing, WorkerStatus
 
 NEW = Start()
 
@@ -241,29 +241,40 @@ def test_steps_count_as_missed_from_when_somebody_had_to_receive_them(parts, fir
     assert line in missing(said) and bool(line) == bool(missing(said))
 
 
-def test_who_holds_up_the_run_is_named_once(parts, monkeypatch):
+@pytest.mark.parametrize("period", [1, 20])  # seconds
+def test_who_holds_up_the_run_is_named_once(parts, monkeypatch, period):
     run, store, _, said = parts
-    chief = make_chief(run, store, said, settings={"lease": 30.0})
-    store.add_counts(Counters(claimed_steps=16, env_steps=9))
+    chief = make_chief(run, store, said, settings={"lease": 30.0, "log_period": float(period)})
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
+    claims = Counters(claimed_steps=16, env_steps=9)
+    workers = [
+        WorkerStatus("active", 1, Counters()),
+        WorkerStatus("lost", 1, claims),
+        WorkerStatus("active", 1, claims),
+    ]
+    monkeypatch.setattr(store, "check", lambda: Standing(store.add_counts(Counters()), workers))
 
     def lines(seconds):
-        """What was said of it within so many seconds."""
+        """How often it was said within so many seconds."""
         nonlocal now
         before = said.getvalue().count("no agent step")
-        for _ in range(seconds):
-            now += 1.0
+        for _ in range(seconds // period):
+            now += period
             chief.log()
         return said.getvalue().count("no agent step") - before
 
-    assert lines(29) == 0
-    assert lines(60) == 1 and "no agent step for 30 s, though worker 0 has claimed some" in said.getvalue()
+    assert lines(20) == 0
+    assert lines(80) == 1 and "no agent step for 30 s, though worker 2 has claimed some" in said.getvalue()
     store.add_counts(Counters(env_steps=1))
+    assert lines(20) == 0
     now += 100.0  # an outage, in which nobody looks
-    assert (lines(29), lines(10)) == (0, 1)
-    store.add_counts(Counters(env_steps=6))  # all that were claimed
-    assert lines(60) == 0
+    assert (lines(20), lines(60)) == (0, 1)
+    store.add_counts(Counters(env_steps=1))
+    workers[2] = WorkerStatus("active", 1, Counters(claimed_steps=9, env_steps=9))
+    assert lines(80) == 0
+    workers[2] = WorkerStatus("active", 1, claims)  # which begins to play only now
+    assert lines(80) == 1
 
 
 def test_a_damaged_header_of_the_metrics_does_not_end_the_run(parts):

@@ -233,8 +233,11 @@ with RunDirectory(sys.argv[1]).claimed(is_part=sys.argv[2] == "part"):
 def test_a_part_of_a_command_trains_in_the_folder_that_this_has_claimed(tmp_path):
     with RunDirectory(tmp_path).claimed():
         subprocess.run([sys.executable, "-c", CLAIMS, tmp_path, "part"], check=True)
-        other = subprocess.run([sys.executable, "-c", CLAIMS, tmp_path, "other"], capture_output=True, text=True)
-        assert other.returncode and "is in use" in other.stderr
+        by_another = ["sh", "-c", '"$@"; exit $?', "sh"]
+        for command, kind in (([], "other"), (by_another, "part")):
+            command = [*command, sys.executable, "-c", CLAIMS, tmp_path, kind]
+            found = subprocess.run(command, capture_output=True, text=True)
+            assert found.returncode and "is in use" in found.stderr
         with pytest.raises(UserError, match="--logdir=.* is in use"), RunDirectory(tmp_path).claimed():
             raise AssertionError("the child has taken it away")
 
@@ -252,7 +255,43 @@ def test_a_command_on_a_host_that_may_be_lost_is_waited_for(tmp_path):
 
         with RunDirectory(tmp_path).claimed(say, patience=60):
             pass
-    assert len(said) == 1 and "may still run" in said[0]
+    assert len(said) == 1 and "waiting up to 60 s" in said[0]
+
+
+def test_a_command_on_this_host_is_not_waited_for_and_no_other_one_once_it_is_told_to_stop(tmp_path):
+    other = RunDirectory(tmp_path)
+    with RunDirectory(tmp_path).claimed(), pytest.raises(UserError, match="is in use"), other.claimed(patience=60):
+        raise AssertionError("it was claimed twice")
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("1 another-host")
+        lock.flush()
+        with pytest.raises(KeyboardInterrupt), other.claimed(patience=60, should_stop=lambda: True):
+            raise AssertionError("it was claimed twice")
+
+
+def test_processes_of_a_command_have_all_their_time_to_end_however_long_it_was_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_ENDING", 1.0)
+    said, steps = [], []
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("1 another-host")
+        lock.flush()
+
+        def should_stop():  # asked at each turn: the holder changes at the tenth, the lock is free at the fifteenth
+            steps.append(0)
+            if len(steps) == 10:
+                lock.seek(0)
+                lock.truncate()
+                lock.write(f"{2**22 + 1} {platform.node()}")  # above the highest number of a process
+                lock.flush()
+            if len(steps) == 15:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            return False
+
+        with RunDirectory(tmp_path).claimed(said.append, patience=60, should_stop=should_stop):
+            pass
+    assert ["another command" in said[0], "is gone" in said[1], len(said)] == [True, True, 2]
 
 
 def test_where_nothing_can_be_locked_nothing_is(tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ def test_experience_is_counted_for_the_workers_of_this_machine():
     ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10})
     rollout = 100 * 10 * 4 * 84 * 84
     assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 2) == 2 * rollout
+    nstep_q = make_config("nstep_q", "atari", {"env": "pong", "t_max": 100, "envs_per_worker": 10})
+    assert preflight.experience_bytes(nstep_q, preflight.resolve(nstep_q), 1) == 4 * rollout  # of which two are copies
     by_data = {"parallelism": "data", "rollouts_per_batch": 50, "store": "ps"}
     ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10, "num_workers": 4} | by_data)
     assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 4) == 50 * rollout  # worker 0 alone learns

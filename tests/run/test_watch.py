@@ -90,7 +90,9 @@ def test_files_that_are_out_of_reach_for_a_moment_do_not_end_the_run(run, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr("builtins.open", fail)
+        patch.setattr("os.path.getsize", fail)
         watch.look()
+        make_watch(run, io.StringIO(), plain=True)  # one that begins then
     assert stream.getvalue() == ""
     watch.look()
     assert "200/1,000" in stream.getvalue()

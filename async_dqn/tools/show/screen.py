@@ -78,7 +78,7 @@ def _render(environment: SyncVectorEnv) -> np.ndarray:
     try:
         pictures = environment.render()
     except Exception as error:  # of any kind: it may be anybody's
-        raise UserError(f"the environment cannot be drawn: {type(error).__name__} {one_line(error)}") from error
+        raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
     if not pictures or pictures[0] is None:
         raise UserError("the environment cannot be drawn: it renders no rgb_array")
     return np.asarray(pictures[0])

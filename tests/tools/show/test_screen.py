@@ -75,11 +75,13 @@ def cannot(self):
     raise NotImplementedError
 
 
-@pytest.mark.parametrize("render", [lambda self: None, cannot])
-def test_an_environment_that_draws_nothing_is_named(monkeypatch, render):
+@pytest.mark.parametrize(
+    ("render", "words"), [(lambda self: None, "it renders no rgb_array"), (cannot, "NotImplementedError")]
+)
+def test_an_environment_that_draws_nothing_is_named(monkeypatch, render, words):
     spec = registry.resolve("CartPole-v1", "none")
     monkeypatch.setattr("gymnasium.envs.classic_control.CartPoleEnv.render", render)
     screen = make_screen(spec, seed=3)
-    with pytest.raises(UserError, match="cannot be drawn"):
+    with pytest.raises(UserError, match=f"cannot be drawn: {words}$"):
         screen.reset()
     screen.close()
