@@ -212,7 +212,7 @@ class WorkerRun:
             self._chief.save("running")  # nothing of this is lost if a ps dies while the others end
             lost = self._wait_for_others(is_urgent=stopped >= Stop.INTERRUPTED)
             if lost:
-                self._progress.say(f"worker {', '.join(map(str, lost))} was lost; the run ends without")
+                self._progress.say(f"the run ends without worker {', '.join(map(str, lost))}: lost, or never there")
             stopped = max(stopped, self._store.add_counts(Counters()).stopped)  # others may have said so meanwhile
             unsaved = self._chief.finish(exit_reason(stopped))
             self._unsaved = unsaved and f"{exit_reason(stopped)}, but {unsaved}"
