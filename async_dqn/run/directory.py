@@ -229,6 +229,7 @@ class RunDirectory:
             "host": {
                 "name": platform.node(),
                 "cpu": processor.name(),
+                "cpu_model": processor.model(),
                 "cores": os.cpu_count(),
                 "system": platform.platform(),
             },

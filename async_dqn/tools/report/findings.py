@@ -68,7 +68,8 @@ def write_report(
     over = [run for run in runs if is_over(run.exit_reason)]
     made: dict[str, list[str]] = {}
     for run in runs:
-        where = f"{run.host.get('cpu', '?')}, {run.host.get('cores', '?')} cores"
+        model = f" ({run.host['cpu_model']})" if run.host.get("cpu_model") else ""
+        where = f"{run.host.get('cpu', '?')}{model}, {run.host.get('cores', '?')} cores"
         made.setdefault(f"revision {run.described.get('git_revision')} on {where}", []).append(run.title)
     blocks = [f"# {title}", "## Result"]
     if len(over) < num_planned:
@@ -112,7 +113,8 @@ def _results(runs: Sequence[Run], calls: Sequence[Mapping]) -> dict[str, Any]:
     found = []
     for run in runs:
         about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
-        machine = {"cpu": run.host.get("cpu"), "revision": run.described.get("git_revision")}
+        machine = {name: run.host.get(name) for name in ("cpu", "cpu_model")}
+        machine["revision"] = run.described.get("git_revision")
         numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}
         found.append(about | machine | numbers)
     return {"calls": [dict(call) for call in calls], "runs": found}

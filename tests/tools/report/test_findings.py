@@ -142,6 +142,7 @@ def test_what_goes_on_counts_for_nothing_yet(tmp_path):
         ({}, False),
         ({"host": {"name": "b", "cpu": "c", "cores": 2}}, False),  # a container changes the name
         ({"host": {"name": "a", "cpu": "d", "cores": 2}}, True),
+        ({"host": {"name": "a", "cpu": "c", "cpu_model": "family 26", "cores": 2}}, True),
         ({"git_revision": "s"}, True),
         ({"host": 7}, True),
     ],
