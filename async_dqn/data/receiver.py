@@ -1,6 +1,6 @@
 """What a learner learns from when others act: experience filled from a queue, so that it cannot tell the difference."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class _Receiver:
     def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: OnBlock):
         self.batch: Any = inner.batch
         self.ring: Replay | None = inner.ring
-        self.draw, self.feedback, self.state, self.restore = inner.draw, inner.feedback, inner.state, inner.restore
+        self.draw, self.feedback, self.state = inner.draw, inner.feedback, inner.state
         self.inner, self._queue, self._on_block = inner, queue, on_block
         self._last: dict[int, tuple[tuple[int, int], int]] = {}  # stream and number of each sender's last item
         self.is_idle = False  # at the last look nothing was in the queue
@@ -56,6 +56,9 @@ class _Receiver:
           follows: nothing is missing between it and the one before from this sender.
         """
         raise NotImplementedError
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        self.inner.restore(arrays, values)
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         self.inner.truncate(envs)
@@ -162,6 +165,11 @@ class RolloutReceiver(_Receiver):
             self.inner.add(joined, 0)
             if spoilt[t].any():
                 self.inner.truncate(np.flatnonzero(spoilt[t]))
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
+        super().restore(arrays, values)
+        if not self.inner.due():  # what this worker has played itself before it became the learner is not gone on with
+            self.inner.truncate()
 
     def truncate(self, envs: np.ndarray | None = None) -> None:
         super().truncate(envs)

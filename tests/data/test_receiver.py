@@ -190,22 +190,22 @@ def prepare(rollout):
     return Flat(*(one.reshape(-1, *one.shape[2:]) for one in columns))
 
 
-def make_rollout(num_envs, length=5):
+def make_rollout(num_envs, length=5, epochs=2):
     return RolloutExperience(
         make_spec(SHAPE, np.uint8, STACK),
         num_envs=num_envs,
         length=length,
-        epochs=2,
+        epochs=epochs,
         batch_size=4,
         prepare=prepare,
         evaluate=evaluate,
     )
 
 
-def rollout_receiver(queue, num_rollouts):
+def rollout_receiver(queue, num_rollouts, epochs=2):
     heard = []
     receiver = RolloutReceiver(
-        make_rollout(2 * num_rollouts),
+        make_rollout(2 * num_rollouts, epochs=epochs),
         queue,
         length=5,
         num_rollouts=num_rollouts,
@@ -286,6 +286,38 @@ def test_after_a_rollout_whose_first_step_was_taken_back_the_next_ones_are_learn
             assert len(found) == len(wanted) > 0
         else:
             assert_same_minibatches(found, wanted)
+
+
+@pytest.mark.parametrize("played", [0, 1, 4, 5])
+def test_after_what_a_learner_had_played_itself_before_a_resume_whole_rollouts_follow(played):
+    own = make_rollout(2)
+    for step in Sender(LocalQueue(size=100), 1, 5, is_rollout=True, seed=4).send()[:played]:
+        own.add(step, 2)
+    queue = LocalQueue(size=100)
+    receiver, _ = rollout_receiver(queue, 1)
+    receiver.restore(*own.state())
+    assert len(minibatches(receiver)) == own.due() == 6 * (played == 5)
+    sender, expected = Sender(queue, 1, 5, is_rollout=True, seed=3), make_rollout(2)
+    for _ in range(3):
+        for step in sender.send():
+            expected.add(step, 2)
+        assert_same_minibatches(minibatches(receiver), minibatches(expected))
+
+
+@pytest.mark.parametrize("drawn", [2, 3, 4, 6])
+def test_a_learner_that_is_to_learn_less_of_a_rollout_than_it_has_goes_on_with_the_next_one(drawn):
+    queue = LocalQueue(size=100)
+    (before, _), (receiver, heard) = rollout_receiver(queue, 1, epochs=2), rollout_receiver(queue, 1, epochs=1)
+    sender = Sender(queue, 1, 5, is_rollout=True, seed=3)
+    sender.send()
+    assert before.due() == 6
+    for _ in range(drawn):
+        before.draw(np.random.default_rng(5), 0)
+    receiver.restore(*before.state())
+    receiver.inner.check_valid()
+    assert len(minibatches(receiver)) == max(0, 3 - drawn) and heard == []
+    sender.send()
+    assert len(minibatches(receiver)) == 3 and len(heard) == 1
 
 
 def test_where_a_rollout_is_missing_the_frames_before_the_next_one_are_taken_for_zeros():
