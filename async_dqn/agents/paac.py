@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from async_dqn.agents import a3c
 from async_dqn.base.errors import UserError
-from async_dqn.settings.config import EVERY_MODE
-from async_dqn.settings.fields import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +20,7 @@ class PAACConfig(a3c.A3CConfig):
     queue_size: ClassVar[int] = 2  # type: ignore[misc]
     vtrace: ClassVar[bool] = False  # type: ignore[misc]
 
-    update_mode: str = setting(
-        "sync",
-        "How updates are shared: workers that make each update together.",
-        choices=EVERY_MODE,
-    )
+    default_modes: ClassVar[Mapping[str, str]] = {"ps": "sync", "shared_memory": "sync"}
 
     def check(self) -> None:
         super().check()
@@ -36,7 +31,12 @@ class PAACConfig(a3c.A3CConfig):
             )
 
 
-_ATARI = a3c.ATARI | {"envs_per_worker": 16, "learning_rate": 0.0015}
+_ATARI = a3c.ATARI | {
+    "envs_per_worker": 16,
+    "learning_rate": 0.0015,
+    "entropy_cost": 0.01,
+    "final_entropy_cost": 0.001,
+}
 
 
 class PAAC(a3c.A3C):

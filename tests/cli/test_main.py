@@ -177,7 +177,6 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--resume", "--logdir=/tmp/none", "--preset=cartpole"], ["--preset=cartpole", "--resume"]),
         (["baseline", CARTPOLE, "--resume", "--logdir=/tmp/none", "--preset=x"], ["--preset=x", "--resume"]),
         (["compare", "--env=pong", "--agent=dyna_q"], ["vectors"]),
-        (["local", CARTPOLE, "--agent=paac", "--update_mode=auto"], ["--update_mode=auto", "must be sync"]),
         (["local", "--env="], ["Atari"]),
         (["local", "--env=Pendulum-v1"], ["--env=Pendulum-v1", "continuous", "--agent=dqn", "ppo can"]),
         (["local", "--preset=cartpol"], ["cartpole", "nature"]),

@@ -153,7 +153,8 @@ def settings_of(agent, given):
     if is_shared:
         settings["num_ps"] = given.get("num_ps", 0)
     if settings["update_mode"] == "auto":
-        settings["update_mode"] = ("locked" if agent == "a3c" else "hogwild") if is_shared else "async"
+        in_memory = {"a3c": "locked", "paac": "sync"}.get(agent, "hogwild")
+        settings["update_mode"] = in_memory if is_shared or agent == "paac" else "async"
     if settings["update_mode"] != "async":
         settings["local_steps"] = given.get("local_steps", 0)
     return settings
