@@ -145,7 +145,7 @@ class SharingSettings(Fields):
     update_mode: str = setting(
         "auto",
         "How the workers' updates come together; auto: async on parameter servers, in shared memory locked for a3c and "
-        "hogwild for all others. paac has sync.",
+        "hogwild for others, for paac sync.",
         choices=EVERY_MODE,
     )
     backup_workers: int = setting(
@@ -322,6 +322,10 @@ class Config(
     def separates(self) -> bool:
         """Whether worker 0 only learns, from what all others send, and they only act."""
         return False
+
+    def shared_names(self) -> set[str]:
+        """As in `Fields`; who learns from steps of others reads them as many environments as it has itself."""
+        return super().shared_names() | ({"envs_per_worker"} if self.separates or self.has_planners else set())
 
     @classmethod
     def unshared(cls) -> dict[str, Any]:

@@ -88,9 +88,13 @@ class Fields:
             if getattr(self, other, None) in unwanted:
                 raise UserError(f"{flag}: means nothing with --{other}={getattr(self, other)}; leave it out")
 
+    def shared_names(self) -> set[str]:
+        """The settings that all processes of a run need to have in common."""
+        return {field.name for field in dataclasses.fields(self) if field.metadata["shared"]}
+
     def shared_id(self) -> int:
         """A number of 62 bits that processes have in common if the settings are the same that they need to share."""
-        names = [field.name for field in dataclasses.fields(self) if field.metadata["shared"]]
+        names = self.shared_names()
         shared = {name: value for name, value in self.to_dict().items() if name in names}
         digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 2 | 1

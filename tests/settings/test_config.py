@@ -237,7 +237,8 @@ def test_the_smallest_replay_that_is_taken():
     ),
 )
 def test_json_round_trip(agent, values):
-    config = make_config(agent, "cartpole", ALONE | values)
+    is_sync = {"overlap": False} if agent == "paac" else {}  # which waits for each update
+    config = make_config(agent, "cartpole", ALONE | values | is_sync)
     back = config_from_dict(json.loads(json.dumps(config.to_dict(), allow_nan=False)))
     assert back == config
     assert type(back) is find(agent).Config
@@ -289,6 +290,22 @@ def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
     ids = {config.shared_id(), *(dataclasses.replace(config, **change).shared_id() for change in changes)}
     assert len(ids) == 1 + len(changes)
     assert all(0 < one < 2**62 for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("agent", "chosen", "is_shared"),
+    [
+        ("dqn", {}, False),
+        ("dqn", {"replay": "global"}, True),
+        ("a3c", {"parallelism": "data"}, True),
+        ("dyna_q", {}, True),
+        ("dyna_q", {"planning": "own"}, False),
+    ],
+)
+def test_who_learns_from_steps_of_others_needs_as_many_environments_as_they_have(agent, chosen, is_shared):
+    config = make_config(agent, "cartpole", chosen | {"num_workers": 2})
+    other = dataclasses.replace(config, envs_per_worker=config.envs_per_worker * 2)
+    assert (config.shared_id() != other.shared_id()) == is_shared
 
 
 @pytest.mark.parametrize(
