@@ -42,8 +42,8 @@ def restore_run(run: RunDirectory, store: ParameterStore, say: Callable[[str], N
             f"--resume: checkpoint {checkpoint.number} holds a network alone, as export --format=agent writes it: it "
             "can be evaluated, but not trained on"
         )
-    fitting, moved = with_moved_slots(state, store.modules)
     try:
+        fitting, moved = with_moved_slots(state, store.modules)
         store.restore(fitting | restart_counters(state))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"--resume: checkpoint {checkpoint.number} does not fit these settings: {error}") from error

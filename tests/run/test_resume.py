@@ -108,10 +108,17 @@ def test_an_optimizer_that_is_held_elsewhere_now_begins_anew(run, then, now, onl
         np.testing.assert_array_equal(state[f"q/slot/{name}"], value)
 
 
-def test_a_running_mean_is_not_gone_on_with_without_its_count(run):
-    saved(run, 10, optimizer=optimizers.average())
-    with pytest.raises(UserError, match="does not fit"):
-        restore_run(run, make_store(is_trained=False), lambda line: None)
+@pytest.mark.parametrize(
+    ("then", "now", "remedy"),
+    [
+        (optimizers.average(), optimizers.add(), "give --local_steps=0"),
+        (optimizers.add(), optimizers.average(), "the --local_steps that it had"),
+    ],
+)
+def test_a_running_mean_is_not_gone_on_with_without_its_count(run, then, now, remedy):
+    saved(run, 10, optimizer=then)
+    with pytest.raises(UserError, match=f"does not fit .* counts of q, .*{remedy}"):
+        restore_run(run, make_store(optimizer=now, is_trained=False), lambda line: None)
 
 
 # From here on with real commands.
