@@ -63,7 +63,7 @@ class RemoteQueue:
 
     def _build_put(self, queue: tf.queue.FIFOQueue, last: "_Table", size: int) -> tf.Tensor:
         """Whether there is nothing to wait for: it was put in, or is not new."""
-        is_new = last.is_before(self._worker, self._order)
+        is_new = _is_less(last.get(self._worker), self._order)
         has_room = queue.size() < size
 
         def enqueue() -> tf.Tensor:
@@ -75,7 +75,7 @@ class RemoteQueue:
 
     def _build_take(self, queue: tf.queue.FIFOQueue, last: "_Table") -> tuple[tf.Tensor, tf.Tensor]:
         """Header [4] and data of an item; a header of -1 where there is none."""
-        is_receiver = tf.logical_not(last.is_after(_RECEIVER, self._order))
+        is_receiver = tf.logical_not(_is_less(self._order, last.get(_RECEIVER)))
         nothing = (tf.fill([4], tf.constant(-1, tf.int64)), tf.zeros([0], tf.uint8))
 
         def dequeue() -> tuple[tf.Tensor, tf.Tensor]:
@@ -142,7 +142,7 @@ class _Table:
             key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[3], shared_name=name
         )
 
-    def _get(self, key: int) -> tf.Tensor:
+    def get(self, key: int) -> tf.Tensor:
         unknown = tf.fill([3], tf.constant(-1, tf.int64))
         found = tf.raw_ops.LookupTableFindV2(
             table_handle=self._handle, keys=tf.constant([key], tf.int64), default_value=unknown
@@ -154,14 +154,8 @@ class _Table:
             table_handle=self._handle, keys=tf.constant([key], tf.int64), values=order[None]
         )
 
-    def is_before(self, key: int, order: tf.Tensor) -> tf.Tensor:
-        """Whether what is set comes before `order`, by the first component that differs."""
-        return _is_less(self._get(key), order)
-
-    def is_after(self, key: int, order: tf.Tensor) -> tf.Tensor:
-        return _is_less(order, self._get(key))
-
 
 def _is_less(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Whether [3] comes before [3], by the first component that differs."""
     less, equal = tf.unstack(a < b), tf.unstack(tf.equal(a, b))
     return less[0] | (equal[0] & (less[1] | (equal[1] & less[2])))

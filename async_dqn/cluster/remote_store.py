@@ -23,13 +23,13 @@ from async_dqn.nn.module import Module
 from async_dqn.store.base import (
     Counters,
     EpisodeReport,
+    ParameterStore,
     Pulled,
     Standing,
     Update,
     WorkerStatus,
     check_state,
     episode_report,
-    initial_state,
 )
 
 _PATIENCE = 15.0  # seconds after which a step counts as lost
@@ -53,7 +53,7 @@ def _join(shards: list[np.ndarray]) -> np.ndarray:
     return flat
 
 
-class RemoteParameterStore:
+class RemoteParameterStore(ParameterStore):
     """The shared global networks, seen from one worker.
 
     Args:
@@ -360,9 +360,6 @@ class RemoteParameterStore:
         answer, _ = self._counts.send(counts, (self._nodes.refreshed, {}))
         return answer.granted, answer.after
 
-    def add_counts(self, counts: Counters) -> Counters:
-        return self.claim_steps(0, counts)[1]
-
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         """Sends them again where no answer came: who takes them drops what is there twice."""
         if episodes:
@@ -380,9 +377,6 @@ class RemoteParameterStore:
         return reports
 
     # Saving and restoring.
-
-    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
-        self.restore(initial_state(online, self.modules))
 
     def state(self) -> dict[str, np.ndarray]:
         return read_state(self._counts, self._nodes, self.modules, hold=new_token(), deadline=self._deadline)

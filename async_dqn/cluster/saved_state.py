@@ -53,7 +53,10 @@ def read_state(
             _drain(channel, nodes, target)
         shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
         before = parse(channel.run_again(nodes.release, feed))
-        if _is_of_one_moment(ledger, before, hold + attempt):
+        if (before.hold, before.generation) == (
+            hold + attempt,
+            ledger.generation,
+        ):  # all that was read is of one moment
             return _whole(_saved(parse(rows)), shards, modules)
         if time.monotonic() > end:
             break
@@ -74,10 +77,6 @@ def copy_state(
 def _saved(ledger: Ledger) -> Counters:
     """The counters without what is in an open version, which is not saved."""
     return ledger.counters._replace(dropped=ledger.counters.dropped + ledger.gradients)
-
-
-def _is_of_one_moment(ledger: Ledger, before_release: Ledger, hold: int) -> bool:
-    return before_release.hold == hold and before_release.generation == ledger.generation
 
 
 def _drain(channel: Channel, nodes: ParameterGraph, target: np.ndarray) -> None:

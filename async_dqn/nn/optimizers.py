@@ -82,18 +82,7 @@ def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> 
 
     def apply(parameters: Any, slots: Slots, update: tf.Tensor, learning_rate: tf.Tensor) -> Any:
         powers = slots["beta_powers"].read_value()  # [2]
-        applied = tf.raw_ops.ResourceApplyAdam(
-            var=parameters.handle,
-            m=slots["m"].handle,
-            v=slots["v"].handle,
-            beta1_power=powers[0],
-            beta2_power=powers[1],
-            lr=learning_rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            grad=update,
-        )
+        applied = _apply_adam(parameters, slots, update, learning_rate, powers, (beta1, beta2), epsilon)
         with tf.control_dependencies([applied] if applied is not None else []):
             return slots["beta_powers"].assign(powers * tf.constant([beta1, beta2]), read_value=False)
 
@@ -103,6 +92,21 @@ def adam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> 
         slots["beta_powers"][:] = powers * np.array([beta1, beta2], np.float32)
 
     return Optimizer("adam", initial_slots, apply, step)
+
+
+def _apply_adam(
+    parameters: Any,
+    slots: Slots,
+    update: tf.Tensor,
+    learning_rate: tf.Tensor,
+    powers: Any,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> Any:
+    """ResourceApplyAdam on variables; `powers` [2] are those of the betas."""
+    own = {"var": parameters.handle, "m": slots["m"].handle, "v": slots["v"].handle}
+    of_betas = {"beta1_power": powers[0], "beta2_power": powers[1], "beta1": betas[0], "beta2": betas[1]}
+    return tf.raw_ops.ResourceApplyAdam(**own, **of_betas, lr=learning_rate, epsilon=epsilon, grad=update)
 
 
 def _step_adam(
@@ -164,23 +168,12 @@ def radam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) ->
     def apply(parameters: Any, slots: Slots, update: tf.Tensor, learning_rate: tf.Tensor) -> Any:
         last = slots["step"].read_value()  # float32: it stands still at 2^24, long after it matters
         step = tf.cast(last, tf.float64) + 1
-        power1, power2 = (tf.cast(tf.constant(beta, tf.float64) ** step, tf.float32) for beta in (beta1, beta2))
+        powers = [tf.cast(tf.constant(beta, tf.float64) ** step, tf.float32) for beta in (beta1, beta2)]
         factor = tf.cast(rectification(step, beta2), tf.float32)
-        applied = tf.raw_ops.ResourceApplyAdam(
-            var=parameters.handle,
-            m=slots["m"].handle,
-            v=slots["v"].handle,
-            beta1_power=power1,
-            beta2_power=power2,
-            lr=learning_rate * factor,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            grad=update,
-        )
+        applied = _apply_adam(parameters, slots, update, learning_rate * factor, powers, (beta1, beta2), epsilon)
         with tf.control_dependencies([applied] if applied is not None else []):
             # Where Adam's step was of length 0, the mean of the gradients is followed as it is.
-            rate = tf.where(factor > 0, 0.0, learning_rate / (1 - power1))
+            rate = tf.where(factor > 0, 0.0, learning_rate / (1 - powers[0]))
             moved = parameters.assign_sub(rate * slots["m"].read_value(), read_value=False)
         with tf.control_dependencies([moved] if moved is not None else []):
             return slots["step"].assign(last + 1, read_value=False)

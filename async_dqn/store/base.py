@@ -109,6 +109,7 @@ class ParameterStore(Protocol):
 
     def initialize(self, online: Mapping[str, np.ndarray]) -> None:
         """Sets online and target of every module to [P], slots and counters to their start. The chief's, once a run."""
+        self.restore(initial_state(online, self.modules))
 
     def pull(self) -> Pulled:
         """The newest online parameters of all modules."""
@@ -134,6 +135,7 @@ class ParameterStore(Protocol):
 
     def add_counts(self, counts: Counters) -> Counters:
         """Adds `counts`; gives the counters after. With `Counters()` it only reads them."""
+        return self.claim_steps(0, counts)[1]
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         """Hands finished games to the chief."""
@@ -205,12 +207,20 @@ def with_moved_slots(
     Returns:
       The state: slots that the store did not have begin anew, and slots that workers have now are left out. And the
       names of the modules that these are of.
+
+    Raises:
+      ValueError: these would be the counts of running means, which are nothing without them.
     """
     fitting, moved = dict(state), []
-    for module in [one for one in modules if one.is_trained]:  # a running mean without its count would be lost
+    for module in modules:
         slots = _initial_slots(module)
         saved = [name for name in state if name.startswith(f"{module.name}/slot/")]
         if (slots and not saved) or (saved and module.optimizer.name == "add"):
+            if not module.is_trained:
+                remedy = "give --local_steps=0" if saved else "go on with `local` and the --local_steps that it had"
+                raise ValueError(
+                    f"with --local_steps workers keep the counts of {module.name}, else the store; {remedy}"
+                )
             fitting = {name: array for name, array in fitting.items() if name not in saved} | slots
             moved.append(module.name)
     return fitting, moved

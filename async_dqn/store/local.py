@@ -13,6 +13,7 @@ from async_dqn.nn.module import Module
 from async_dqn.store.base import (
     Counters,
     EpisodeReport,
+    ParameterStore,
     Pulled,
     Standing,
     Update,
@@ -20,12 +21,11 @@ from async_dqn.store.base import (
     advance,
     check_state,
     counter_state,
-    initial_state,
     saved_counters,
 )
 
 
-class LocalParameterStore:
+class LocalParameterStore(ParameterStore):
     """The networks as variables of this process.
 
     Attributes:
@@ -58,9 +58,6 @@ class LocalParameterStore:
             module.optimizer.apply(online, slots, update, learning_rate)
 
         return apply
-
-    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
-        self.restore(initial_state(online, self.modules))
 
     def pull(self) -> Pulled:
         with self._lock:
@@ -97,9 +94,6 @@ class LocalParameterStore:
             before = self._counters
             self._count(Counters(claimed_steps=wanted))
             return self._counters.claimed_steps - before.claimed_steps, self._counters
-
-    def add_counts(self, counts: Counters) -> Counters:
-        return self.claim_steps(0, counts)[1]
 
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         self._episodes.extend(episodes)

@@ -21,6 +21,7 @@ from async_dqn.store.base import (
     Counters,
     EpisodeReport,
     MemberState,
+    ParameterStore,
     Pulled,
     Standing,
     Update,
@@ -29,7 +30,6 @@ from async_dqn.store.base import (
     check_state,
     counter_state,
     episode_report,
-    initial_state,
     saved_counters,
     state_shapes,
 )
@@ -72,7 +72,7 @@ class Ledger(NamedTuple):
     run_id: int
 
 
-class SharedMemoryStore:
+class SharedMemoryStore(ParameterStore):
     """The shared networks, seen from one worker.
 
     Attributes:
@@ -234,9 +234,6 @@ class SharedMemoryStore:
             granted = self._count(rows, Counters(claimed_steps=wanted))
             return granted, counters_in(rows[0])
 
-    def add_counts(self, counts: Counters) -> Counters:
-        return self.claim_steps(0, counts)[1]
-
     def report_episodes(self, episodes: list[EpisodeReport]) -> None:
         """Hands finished games to the chief. If nobody takes them for minutes, there is no room for more."""
         with self._table.change() as rows:
@@ -273,9 +270,6 @@ class SharedMemoryStore:
                 self.arrays[f"{module.name}/target"][:] = self.arrays[f"{module.name}/online"]
 
     # Saving and restoring.
-
-    def initialize(self, online: Mapping[str, np.ndarray]) -> None:
-        self.restore(initial_state(online, self.modules))
 
     def state(self) -> dict[str, np.ndarray]:
         with self._lock:
