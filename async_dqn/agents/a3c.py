@@ -94,7 +94,9 @@ ATARI = {
     "envs_per_worker": 8,
     "learning_rate": 1e-3,
     "optimizer_epsilon": 1e-5,
-    "entropy_cost": 0.003,  # with 0.01 the policy of Pong stays too random for a million steps more
+    "entropy_cost": 0.003,
+    "final_entropy_cost": 0.0003,
+    "entropy_steps": 2_000_000,
     "t_max": 10,
     "trace": 0.95,
 }
