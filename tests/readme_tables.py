@@ -172,14 +172,11 @@ def compared(agent: str, num_seeds: dict[str, int]) -> dict[str, list[str]]:
 
 DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
+UNNAMED = "family 26"  # of the processor of runs on Pong from before config.json named it; see results/README.md
 PPO_ON_PS = [f"pong/ppo-on-ps/seed-{seed}" for seed in range(3)]
+GIVEN = {"pqn": "", "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015", "a3c": ""}  # to these runs:
 SHARED_RUNS = {
-    agent: [f"pong/{agent}/seed-{seed}" for seed in range(n)] for agent, n in {"pqn": 3, "paac": 3, "a3c": 1}.items()
-}
-GIVEN = {  # to these runs
-    "pqn": "",
-    "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015",
-    "a3c": " --update_mode=hogwild --learning_rate=0.0005",
+    agent: sorted(f"pong/{agent}/{folder.name}" for folder in (RESULTS / "pong" / agent).iterdir()) for agent in GIVEN
 }
 
 
@@ -329,13 +326,13 @@ def study_origin(found: dict[str, Any]) -> str:
 
 
 def kinds_table() -> str:
-    """The kinds of run of Pong, all on one machine."""
+    """The kinds of run of Pong."""
     kinds = {
         "`ppo`, two workers, shared memory": PPO_RUNS["async-2"],
         "`ppo`, 1 ps + 2 workers": PPO_ON_PS,
         "`ppo`, one process": PPO_RUNS["baseline"],
         **{
-            f"`{agent}`, two workers, shared memory{' (`hogwild`)' * (agent == 'a3c')}": runs
+            f"`{agent}`, two workers, shared memory{' (slower processor)' * (family(runs) == '25')}": runs
             for agent, runs in SHARED_RUNS.items()
         },
         "`dqn`, 1 ps + 2 workers": DQN_RUNS["async-2"],
@@ -362,10 +359,14 @@ def kinds_table() -> str:
         "local --env=pong --seed=S": DQN_RUNS["async-2"],
         "baseline --env=pong --seed=S": DQN_RUNS["baseline"],
     }
-    made = [[f"`async-dqn {command}`", *when(folders)] for command, folders in commands.items()]
+    made = [[f"`async-dqn {command}`", *when(folders), family(folders)] for command, folders in commands.items()]
     cpu, tensorflow, ours = machine([folder for folders in commands.values() for folder in folders])
     origin = f"\n\nMade on {cpu}, 2 cores; TensorFlow {tensorflow}, async-dqn {ours}, by:\n\n"
-    return table(head, rows) + origin + table(["command", "date", "revision"], made).replace("---:", "---")
+    return (
+        table(head, rows)
+        + origin
+        + table(["command", "date", "revision", "processor family"], made).replace("---:", "---")
+    )
 
 
 def when(folders: list[str]) -> list[str]:
@@ -375,6 +376,12 @@ def when(folders: list[str]) -> list[str]:
         ", ".join(sorted({one[name][:length] + one[name][40:] for one in configs}))
         for name, length in (("started", 10), ("git_revision", 7))
     ]
+
+
+def family(folders: list[str]) -> str:
+    """The family of the processor of some runs: of two of one name, one may be half as fast as the other."""
+    models = {read(f"{folder}/config.json")["host"].get("cpu_model", UNNAMED) for folder in folders}
+    return ", ".join(sorted(re.sub("family ([0-9]+).*", r"\1", one) for one in models))
 
 
 def machine(folders: list[str]) -> tuple[str, str, str]:
