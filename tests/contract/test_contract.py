@@ -47,7 +47,7 @@ EVERY_PAIR = pytest.mark.parametrize("agent_name, way", pairs())
 SMALL = {
     "env": "CartPole-v1",
     "num_workers": 1,
-    "update_mode": "auto",
+    "update_mode": "async",
     "threads": 1,
     "envs_per_worker": 2,
     "batch_size": 16,
