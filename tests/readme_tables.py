@@ -174,7 +174,7 @@ DQN_RUNS = compared("dqn", {"baseline": 1, "async-2": 5})
 PPO_RUNS = compared("ppo", {"baseline": 5, "async-2": 5})
 UNNAMED = "family 26"  # of the processor of runs on Pong from before config.json named it; see results/README.md
 PPO_ON_PS = [f"pong/ppo-on-ps/seed-{seed}" for seed in range(3)]
-GIVEN = {"pqn": "", "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015", "a3c": ""}  # to these runs:
+GIVEN = {"pqn": "", "paac": " --envs_per_worker=8 --t_max=10 --learning_rate=0.0015", "a3c": ""}  # flags of runs
 SHARED_RUNS = {
     agent: sorted(f"pong/{agent}/{folder.name}" for folder in (RESULTS / "pong" / agent).iterdir()) for agent in GIVEN
 }
@@ -362,11 +362,8 @@ def kinds_table() -> str:
     made = [[f"`async-dqn {command}`", *when(folders), family(folders)] for command, folders in commands.items()]
     cpu, tensorflow, ours = machine([folder for folders in commands.values() for folder in folders])
     origin = f"\n\nMade on {cpu}, 2 cores; TensorFlow {tensorflow}, async-dqn {ours}, by:\n\n"
-    return (
-        table(head, rows)
-        + origin
-        + table(["command", "date", "revision", "processor family"], made).replace("---:", "---")
-    )
+    sources = table(["command", "date", "revision", "processor family"], made).replace("---:", "---")
+    return table(head, rows) + origin + sources
 
 
 def when(folders: list[str]) -> list[str]:
@@ -379,7 +376,7 @@ def when(folders: list[str]) -> list[str]:
 
 
 def family(folders: list[str]) -> str:
-    """The family of the processor of some runs: of two of one name, one may be half as fast as the other."""
+    """The family of the processor of some runs, as processors of one name are not equally fast."""
     models = {read(f"{folder}/config.json")["host"].get("cpu_model", UNNAMED) for folder in folders}
     return ", ".join(sorted(re.sub("family ([0-9]+).*", r"\1", one) for one in models))
 

@@ -53,10 +53,8 @@ def read_state(
             _drain(channel, nodes, target)
         shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
         before = parse(channel.run_again(nodes.release, feed))
-        if (before.hold, before.generation) == (
-            hold + attempt,
-            ledger.generation,
-        ):  # all that was read is of one moment
+        # Whether all that was read is of one moment.
+        if before.hold == hold + attempt and before.generation == ledger.generation:
             return _whole(_saved(parse(rows)), shards, modules)
         if time.monotonic() > end:
             break

@@ -168,7 +168,7 @@ class RolloutReceiver(_Receiver):
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         super().restore(arrays, values)
-        if not self.inner.due():  # what this worker has played itself before it became the learner is not gone on with
+        if not self.inner.due():  # part of a rollout is what this worker played itself before it became the learner
             self.inner.truncate()
 
     def truncate(self, envs: np.ndarray | None = None) -> None:

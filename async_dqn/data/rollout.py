@@ -189,7 +189,7 @@ class RolloutExperience:
 
     def _draw_part(self, rng: np.random.Generator) -> None:
         place = self._drawn % self._per_epoch
-        if place == 0 or not self._order.size:  # after a resume from a single minibatch a rollout
+        if place == 0 or not self._order.size:  # none was saved where a rollout was one minibatch
             rows = self._num_rows if self._rollout.recurrent_state.size else np.flatnonzero(~self._void_rows())
             self._order = rng.permutation(rows)
         size = len(self.batch[0])
@@ -263,7 +263,9 @@ class RolloutExperience:
             global_step=int(values["global_step"]),
         )
         self._length = length
-        self._drawn = min(int(values["drawn"]), self._epochs * self._per_epoch)  # it may be --epochs that is smaller
+        self._drawn = min(
+            int(values["drawn"]), self._epochs * self._per_epoch
+        )  # there may be fewer than when it was saved
 
     def check_valid(self) -> None:
         """Assert every invariant."""

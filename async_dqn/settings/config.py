@@ -144,8 +144,8 @@ class SharingSettings(Fields):
     )
     update_mode: str = setting(
         "auto",
-        "How the workers' updates come together; auto: async on parameter servers, in shared memory locked for a3c and "
-        "hogwild for others, for paac sync.",
+        "How the workers' updates come together; auto: sync for paac; for all others async on parameter servers, "
+        "hogwild in shared memory, or locked there for a3c.",
         choices=EVERY_MODE,
     )
     backup_workers: int = setting(
@@ -324,7 +324,7 @@ class Config(
         return False
 
     def shared_names(self) -> set[str]:
-        """As in `Fields`; who learns from steps of others reads them as many environments as it has itself."""
+        """As in `Fields`. Where steps cross between workers, a block of them is of as many environments everywhere."""
         return super().shared_names() | ({"envs_per_worker"} if self.separates or self.has_planners else set())
 
     @classmethod

@@ -218,9 +218,8 @@ def with_moved_slots(
         if (slots and not saved) or (saved and module.optimizer.name == "add"):
             if not module.is_trained:
                 remedy = "give --local_steps=0" if saved else "go on with `local` and the --local_steps that it had"
-                raise ValueError(
-                    f"with --local_steps workers keep the counts of {module.name}, else the store; {remedy}"
-                )
+                held = f"with --local_steps workers hold the counts of {module.name}, without it the store does"
+                raise ValueError(f"{held}; {remedy}")
             fitting = {name: array for name, array in fitting.items() if name not in saved} | slots
             moved.append(module.name)
     return fitting, moved

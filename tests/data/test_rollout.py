@@ -205,6 +205,15 @@ def test_a_restored_rollout_gives_the_batches_that_the_saved_one_would_have(step
             np.testing.assert_array_equal(column, values)
 
 
+def test_a_rollout_of_one_minibatch_is_gone_on_with_in_smaller_ones():
+    whole, parts = (Game(num_envs=2, length=4, epochs=2, batch_size=size) for size in (8, 3))
+    for _ in range(4):
+        whole.add()
+    whole.draw()
+    parts.experience.restore(*whole.experience.state())
+    assert [len({*batch.step}) for batch in parts.draw_all()] == [3] * 5
+
+
 def test_a_saved_state_does_not_change_with_later_steps():
     game = Game()
     game.add(truncated=[0])
