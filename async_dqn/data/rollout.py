@@ -263,9 +263,8 @@ class RolloutExperience:
             global_step=int(values["global_step"]),
         )
         self._length = length
-        self._drawn = min(
-            int(values["drawn"]), self._epochs * self._per_epoch
-        )  # there may be fewer than when it was saved
+        most = self._epochs * self._per_epoch  # there may have been more of them when it was saved
+        self._drawn = min(int(values["drawn"]), most)
 
     def check_valid(self) -> None:
         """Assert every invariant."""
