@@ -1,10 +1,9 @@
 """Stores in memory that processes share, and forked processes at work on them, each with a deadline."""
 
-import contextlib
 import os
 
 import numpy as np
-from cluster_helpers import wait_until
+from cluster_helpers import fork, wait_until
 from fakes import make_module
 
 from async_dqn.nn import optimizers
@@ -38,13 +37,7 @@ class Shared:
 
     def start(self, work, worker):
         """A process that ends with code 0 if `work` has not raised."""
-        pid = os.fork()
-        if not pid:
-            with contextlib.suppress(BaseException):
-                work(self.open(worker), worker)
-                os._exit(0)
-            os._exit(1)
-        return pid
+        return fork(lambda: work(self.open(worker), worker))
 
 
 def wait(pid):

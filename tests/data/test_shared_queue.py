@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+from cluster_helpers import fork
 
 from async_dqn.data import shared_queue
 from async_dqn.data.shared_queue import SharedQueue
@@ -44,17 +45,6 @@ def ends():
 
 def data(*values):
     return np.array(values, np.uint8)
-
-
-def in_child(function):
-    """Runs a function in a process of its own; gives how that ended."""
-    child = os.fork()
-    if not child:
-        try:
-            function()
-        finally:
-            os._exit(0)
-    return child
 
 
 def test_items_come_out_in_order_and_the_queue_is_bounded(ends):
@@ -108,7 +98,7 @@ def test_a_sender_that_is_killed_in_a_put_has_put_nothing_and_holds_up_nobody(en
     ends.senders[0].put(0, data(1))
     with monkeypatch.context() as patch:
         patch.setattr(shared_queue, "_write", write_and_die)
-        child = in_child(lambda: ends.end(1).put(1, data(2, 3)))
+        child = fork(lambda: ends.end(1).put(1, data(2, 3)))
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert ends.senders[1].put(0, data(4))
     ends.joins[1] = 2
@@ -126,7 +116,7 @@ def test_nothing_is_lost_or_doubled_between_processes(ends):
             while not end.put(number, block):
                 pass
 
-    children = [in_child(lambda worker=worker: send(worker)) for worker in (1, 2)]
+    children = [fork(lambda worker=worker: send(worker)) for worker in (1, 2)]
     sizes = {worker: np.random.default_rng(worker) for worker in (1, 2)}
     found = {1: [], 2: []}
     while any(len(numbers) < number_of_items for numbers in found.values()):
