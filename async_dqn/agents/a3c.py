@@ -41,7 +41,7 @@ class A3CConfig(ActorCriticSettings):
         1.0, "Lambda of generalised advantage estimation; 1: n-step returns, as in the paper.", minimum=0, maximum=1
     )
     vtrace: bool = setting(
-        False,
+        True,
         "Correct for the age of rollouts with V-trace (--parallelism=data); --trace is its lambda then.",
         only_with={"parallelism": ("data",)},
     )
@@ -186,7 +186,9 @@ class A3C(ActorCritic):
         )
 
     def _prepare(self, rollout: Rollout, evaluate: Evaluate) -> Batch | Sequences:
-        advantages = self._corrected(rollout, evaluate) if self.config.vtrace else self._advantages(rollout)
+        may_lag = self.config.separates  # else rollouts are of the policy that learns from them
+        corrects = self.config.vtrace and may_lag
+        advantages = self._corrected(rollout, evaluate) if corrects else self._advantages(rollout)
         columns = self._columns(rollout, *advantages)
         if self.recurrent_size:
             of_steps = (one.swapaxes(0, 1) for one in (*columns, _is_first(rollout), ~rollout.void))

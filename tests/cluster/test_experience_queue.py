@@ -98,7 +98,7 @@ ENDLESS = [*SMALL, "--total_steps=10_000_000"]
 REPLAY = ["--agent=dqn", "--replay=global", "--checkpoint_period=2"]
 ROLLOUTS = ["--agent=ppo", "--parallelism=data", "--checkpoint_period=2"]
 SHARED = [*REPLAY, "--store=shared_memory"]
-VTRACE = ["--agent=a3c", "--parallelism=data", "--vtrace", "--rollouts_per_batch=2"]
+VTRACE = ["--agent=a3c", "--parallelism=data", "--rollouts_per_batch=2"]
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_a_cluster_learns(start, agent, local_steps):
     [
         ["--agent=dqn", "--replay=global"],
         ["--agent=ppo", "--parallelism=data"],
-        ["--agent=a3c", "--parallelism=data", "--vtrace"],
+        ["--agent=a3c", "--parallelism=data"],
     ],
     ids=["dqn", "ppo", "a3c"],
 )

@@ -145,12 +145,12 @@ def test_every_step_crosses_and_is_learned_from_as_the_settings_say(agent_name, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"vtrace": True, "rollouts_per_batch": 2}], ids=["plain", "vtrace"])
+@pytest.mark.parametrize("settings", [{"vtrace": False}, {"rollouts_per_batch": 2}], ids=["plain", "vtrace"])
 def test_what_an_agent_remembers_crosses_with_its_rollouts(settings):
     parts = Parts("a3c", lstm=True, t_max=4, **settings)
     counters = parts.run()
     waiting = counters.env_steps - counters.received  # a rollout that no other came beside
-    assert counters.env_steps == 1_003 and 0 <= waiting <= (4 * 2 if settings else 0)
+    assert counters.env_steps == 1_003 and 0 <= waiting <= 4 * 2 * ("rollouts_per_batch" in settings)
     assert counters.nonfinite == 0 and counters.updates == counters.minibatches > 50
     assert np.abs(parts.learner.experience.batch.recurrent_state).max() > 0
 

@@ -43,7 +43,10 @@ def test_the_study_of_algorithms_has_all_of_the_table():
 
 def test_the_study_of_parallelism_sends_gradients_or_rollouts():
     found = {kind.name: kind.config for kind in studies.kinds("parallelism", quick=False, given={})}
-    sent = {name: (config.num_workers, config.parallelism, config.vtrace) for name, config in found.items()}
+    sent = {
+        name: (config.num_workers, config.parallelism, config.separates and config.vtrace)
+        for name, config in found.items()
+    }
     assert sent == {
         "gradient, 1": (1, "gradient", False),
         "gradient, 2": (2, "gradient", False),
