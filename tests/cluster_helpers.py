@@ -178,7 +178,9 @@ def _module(name: str, optimizer: str, num_parameters: int) -> Any:
 
     from async_dqn.nn import optimizers
 
-    return make_module(num_parameters, name, optimizer=getattr(optimizers, optimizer)(), has_target=not name.isupper())
+    rule = getattr(optimizers, optimizer)()
+    is_trained = optimizer != "average"
+    return make_module(num_parameters, name, optimizer=rule, has_target=not name.isupper(), is_trained=is_trained)
 
 
 def _serve(connection: Any, barrier: Any, spec: ClusterSpec, index: int, total_steps: int) -> None:
@@ -218,7 +220,8 @@ class _Worker:
         """Gives its token.
 
         Args:
-          modules: {name: (optimizer, parameters)}; one whose name is in capitals has no target.
+          modules: {name: (optimizer, parameters)}; one whose name is in capitals has no target,
+            and an average is not trained.
           worker: in whose name; None: in its own.
           options: of `RemoteParameterStore`, other than the defaults here; with a quorum of `VersionedStore`.
         """

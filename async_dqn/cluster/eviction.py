@@ -28,7 +28,7 @@ class Evictor:
                 operations.leave(worker, self._token, MemberState.LOST) for worker in range(spec.num_workers)
             ]
         graph.finalize()
-        self._left: dict[int, int] = {}  # {worker: token} whose memberships are still to be ended
+        self._left: set[tuple[int, int]] = set()  # workers and tokens whose memberships are still to be ended
         self._session = PatientSession(target, graph, config, [], OWN_PATIENCE)  # no server but its own
 
     def evict(self, worker: int, token: int) -> None:
@@ -36,14 +36,14 @@ class Evictor:
 
         Where that takes too long, as for a server that was frozen, the next `tick` tries again.
         """
-        self._left[worker] = token
+        self._left.add((worker, token))
         self.tick()
 
     def tick(self) -> None:
         """Does what is left to do."""
-        for worker, token in list(self._left.items()):
+        for worker, token in list(self._left):
             with contextlib.suppress(LostStep):
                 with contextlib.suppress(Outage):
                     step = functools.partial(self._session.run, self._evict[worker], {self._token: token})
                     run_again(step, OWN_PATIENCE)
-                del self._left[worker]
+                self._left.remove((worker, token))

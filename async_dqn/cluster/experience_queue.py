@@ -68,7 +68,10 @@ class RemoteQueue:
 
         def enqueue() -> tf.Tensor:
             header = tf.concat([[tf.constant(self._worker, tf.int64)], self._order], 0)
-            with tf.control_dependencies([queue.enqueue([header, self._data]), last.set(self._worker, self._order)]):
+            # Of a step that is cut off in between, the item is lost; the other way round it would come twice.
+            with tf.control_dependencies([last.set(self._worker, self._order)]):
+                put = queue.enqueue([header, self._data])
+            with tf.control_dependencies([put]):
                 return tf.constant(True)
 
         return tf.cond(is_new & has_room, enqueue, lambda: tf.logical_not(is_new))

@@ -35,14 +35,30 @@ class LeaseState(Enum):
 _ENDED = (LeaseState.DONE, LeaseState.FAILED)
 
 
-class _Holder(NamedTuple):
+class _Process(NamedTuple):
     state: LeaseState
-    token: int
     heard_at: float
+
+
+class Silence(NamedTuple):
+    """A process that has not been heard from for too long.
+
+    Attributes:
+      state: what it was in before.
+      is_lost: whether its worker is lost by it; else another process of that worker is known.
+    """
+
+    worker: int
+    token: int
+    state: LeaseState
+    is_lost: bool
 
 
 class LeaseTable:
     """A ps's view of all workers. Times are seconds of one monotonic clock, given by the caller.
+
+    A worker is alive while any of its processes is heard from: one that comes later may never take the place of the one
+    before. Else the worker is what the newest of them has come to.
 
     Args:
       num_workers: how many there are.
@@ -55,45 +71,48 @@ class LeaseTable:
 
     def __init__(self, num_workers: int, lease: float, start_deadline: float, now: float, *, chief_grace: float = 0.0):
         self._lease, self._start_deadline, self._chief_grace = lease, start_deadline, chief_grace
-        self._holders = [_Holder(LeaseState.EXPECTED, 0, now)] * num_workers
-        self._known: set[int] = set()  # tokens ever seen
+        # Of each worker by their tokens, the newest last; 0 is that of the first one, before it comes.
+        self._processes = [{0: _Process(LeaseState.EXPECTED, now)} for _ in range(num_workers)]
         self._finished_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Takes in one message; gives whether it says that the process of this worker ends.
-
-        Messages of a process that was replaced by a newer one are ignored.
-        """
-        if not 0 <= message.worker < len(self._holders):
+        """Takes in one message; gives whether it says that this process ends."""
+        if not 0 <= message.worker < len(self._processes):
             return False
-        holder = self._holders[message.worker]
-        if message.token in self._known and message.token != holder.token:
-            return False
-        if message.code == ALIVE and message.token == holder.token and holder.state in _ENDED:
+        processes = self._processes[message.worker]
+        if message.code == ALIVE and message.token in processes and processes[message.token].state in _ENDED:
             return False  # a heartbeat that arrives after the end was reported
-        self._known.add(message.token)
         if message.code == ALIVE:
             state = LeaseState.ALIVE
         else:
             state = LeaseState.DONE if message.code in (0, 130) else LeaseState.FAILED
-        self._holders[message.worker] = _Holder(state, message.token, now)
+        processes.pop(0, None)
+        processes[message.token] = _Process(state, now)
         if message.worker == 0 and message.code == 0:
             self._finished_at = now
         return state in _ENDED
 
-    def expire(self, now: float) -> list[tuple[int, int, LeaseState]]:
-        """Worker, token and former state of all that have become lost, each once."""
-        expired: list[tuple[int, int, LeaseState]] = []
-        for worker, holder in enumerate(self._holders):
-            allowed = self._start_deadline if holder.state is LeaseState.EXPECTED else self._lease
-            if holder.state not in (LeaseState.DONE, LeaseState.LOST) and now - holder.heard_at > allowed:
-                self._holders[worker] = holder._replace(state=LeaseState.LOST)
-                expired.append((worker, holder.token, holder.state))
-        return expired
+    def expire(self, now: float) -> list[Silence]:
+        """All processes that nothing was heard from for too long, each once."""
+        found: list[Silence] = []
+        for worker, processes in enumerate(self._processes):
+            *_, newest = processes
+            for token, process in processes.items():
+                allowed = self._start_deadline if process.state is LeaseState.EXPECTED else self._lease
+                # Who failed is waited for until another process comes.
+                waits = process.state in (LeaseState.EXPECTED, LeaseState.ALIVE) or (
+                    process.state is LeaseState.FAILED and token == newest
+                )
+                if waits and now - process.heard_at > allowed:
+                    processes[token] = process._replace(state=LeaseState.LOST)
+                    is_lost = self.state(worker) is LeaseState.LOST
+                    found.append(Silence(worker, token, process.state, is_lost))
+        return found
 
     def state(self, worker: int) -> LeaseState:
         """What is known of one worker."""
-        return self._holders[worker].state
+        states = [process.state for process in self._processes[worker].values()]
+        return LeaseState.ALIVE if LeaseState.ALIVE in states else states[-1]
 
     @property
     def is_finished(self) -> bool:
@@ -104,14 +123,14 @@ class LeaseTable:
         """Whether there is nobody left to serve."""
         if self._finished_at is not None and now - self._finished_at > _FINISHED_GRACE:
             return True
-        chief = self._holders[0]
-        if chief.state is LeaseState.LOST and now - chief.heard_at <= self._lease + self._chief_grace:
+        heard_at = max(process.heard_at for process in self._processes[0].values())
+        if self.state(0) is LeaseState.LOST and now - heard_at <= self._lease + self._chief_grace:
             return False
-        return all(holder.state in (LeaseState.DONE, LeaseState.LOST) for holder in self._holders)
+        return all(self.state(one) in (LeaseState.DONE, LeaseState.LOST) for one in range(len(self._processes)))
 
     def missing(self) -> list[int]:
         """The workers that never reported that they were done."""
-        return [worker for worker, holder in enumerate(self._holders) if holder.state is not LeaseState.DONE]
+        return [one for one in range(len(self._processes)) if self.state(one) is not LeaseState.DONE]
 
 
 class LeaseKeeper:

@@ -45,7 +45,8 @@ class ParameterGraph:
       budget: agent steps of all workers.
       target_period: minibatches between two refreshes of the targets; 0: there are none.
       max_staleness: updates that are older are dropped; 0: none.
-      wire_dtype: what updates and pulled parameters are sent in.
+      wire_dtype: what updates and pulled parameters are sent in, but those of modules that are not trained: these
+        are means of any size, and few.
     """
 
     catch_up: tuple[Any, dict[tf.Tensor, Any]] | None = None
@@ -65,7 +66,8 @@ class ParameterGraph:
     ):
         self.graph = tf.Graph()
         self.names = [module.name for module in modules]
-        self._worker, self._wire_dtype = worker, wire_dtype
+        self._worker = worker
+        self._wire_dtypes = {module.name: wire_dtype if module.is_trained else "float32" for module in modules}
         with self.graph.as_default(), strategy.scope():
             self.shards = self._make_shards(spec, modules)
             self.sizes = {name: [shard.modules[name].size for shard in self.shards] for name in self.names}
@@ -108,8 +110,9 @@ class ParameterGraph:
 
     def _build_placeholders(self) -> None:
         self.rates = tf.compat.v1.placeholder(tf.float32, [len(self.names)])
-        self.updates = self._placeholders(self._wire_dtype, [None])
-        self.segments, self.buffers = self._placeholders(tf.string, []), self._placeholders(tf.int64, [])
+        self.updates = {name: self._placeholders(dtype, [None]) for name, dtype in self._wire_dtypes.items()}
+        self.segments = {name: self._placeholders(tf.string, []) for name in self.names}
+        self.buffers = {name: self._placeholders(tf.int64, []) for name in self.names}
         self.reaches: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
         for k, shard in enumerate(self.shards):
             with tf.device(shard.device):
@@ -135,7 +138,7 @@ class ParameterGraph:
                 address, buffer = self.segments[name][k], self.buffers[name][k]
                 with tf.device(shard.device):
                     with tf.control_dependencies([self.pushed[k]]):  # and so of counters older than the parameters
-                        self.pulled[name].append(self._to_wire(module.online.read_value()))
+                        self.pulled[name].append(self._to_wire(name, module.online.read_value()))
                     with tf.control_dependencies([self.exchanged[k]]):
                         self.given[name].append(shared_memory.give(address, buffer, module.online.read_value()))
 
@@ -148,7 +151,7 @@ class ParameterGraph:
         for shard in self.shards:
             for name, module in shard.modules.items():
                 with tf.device(shard.device), tf.control_dependencies([gate]):
-                    self.pull[name].append(self._to_wire(module.online.read_value()))
+                    self.pull[name].append(self._to_wire(name, module.online.read_value()))
                 if module.target is not None:
                     self.read_target.setdefault(name, []).append(module.target.read_value())
 
@@ -187,11 +190,11 @@ class ParameterGraph:
         orders = [member.admitted for member in ledger.members]
         return np.array([ledger.generation, ledger.counters.target_refreshes, *orders], np.int64)
 
-    def _placeholders(self, dtype: Any, shape: list[int | None]) -> dict[str, list[tf.Tensor]]:
-        return {name: [tf.compat.v1.placeholder(dtype, shape) for _ in self.shards] for name in self.names}
+    def _placeholders(self, dtype: Any, shape: list[int | None]) -> list[tf.Tensor]:
+        return [tf.compat.v1.placeholder(dtype, shape) for _ in self.shards]
 
-    def _to_wire(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.cast(value, self._wire_dtype)
+    def _to_wire(self, name: str, value: tf.Tensor) -> tf.Tensor:
+        return tf.cast(value, self._wire_dtypes[name])
 
 
 def _int64() -> tf.Tensor:

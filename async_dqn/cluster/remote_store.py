@@ -65,7 +65,8 @@ class RemoteParameterStore(ParameterStore):
       modules: the networks, with the optimizers that the parameter servers apply pushes with.
       target_period: minibatches between two refreshes of the targets; 0: there are none.
       max_staleness: updates that are older are dropped; 0: none.
-      wire_dtype: what updates and pulled parameters are sent in: float32 or bfloat16. Targets are always float32.
+      wire_dtype: what updates and pulled parameters are sent in: float32 or bfloat16. Targets are always float32, as
+        modules are that are not trained.
       may_share_memory: whether `push_pull` goes through memory shared with each ps that is on this host, if the wire
         carries float32.
       deadline: seconds that anything on a ps may take before `RunError` is raised.
@@ -108,7 +109,6 @@ class RemoteParameterStore(ParameterStore):
             max_staleness=max_staleness,
             wire_dtype=wire_dtype,
         )
-        self._wire_dtype = tf.as_dtype(wire_dtype).as_numpy_dtype
         self._outages = Outages()
 
         def channel(counted: Any, plain: Step) -> Channel:
@@ -322,11 +322,11 @@ class RemoteParameterStore(ParameterStore):
         }
         for name, sizes in nodes.sizes.items():
             if name in updates:
-                value = updates[name].value.astype(self._wire_dtype, copy=False)
-                shards = np.split(value, np.cumsum(sizes)[:-1])
+                shards = np.split(updates[name].value, np.cumsum(sizes)[:-1])
             else:
-                shards = [np.zeros(0, self._wire_dtype)] * len(sizes)
-            feed |= dict(zip(nodes.updates[name], shards, strict=True))
+                shards = [np.zeros(0, np.float32)] * len(sizes)
+            for node, shard in zip(nodes.updates[name], shards, strict=True):
+                feed[node] = shard.astype(node.dtype.as_numpy_dtype, copy=False)
         return feed
 
     def _by_memory(self, segments: Segments, near: list[int], feed: dict[tf.Tensor, Any]) -> dict[tf.Tensor, Any]:
@@ -392,7 +392,13 @@ class RemoteParameterStore(ParameterStore):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         check_state(state, self.modules)
         write_state(
-            self._counts, self._nodes, state, starts=self._starts, run_id=self.run_id, settings_id=self.settings_id
+            self._counts,
+            self._nodes,
+            state,
+            starts=self._starts,
+            run_id=self.run_id,
+            settings_id=self.settings_id,
+            last_generation=self.membership.generation,
         )
 
     def close(self) -> None:

@@ -109,8 +109,13 @@ def write_state(
     starts: list[int],
     run_id: int,
     settings_id: int,
+    last_generation: int,
 ) -> None:
-    """Puts a saved state in, under a new generation. Raises Outage where another process does so at the same time."""
+    """Puts a saved state in, under a new generation. Raises Outage where another process does so at the same time.
+
+    Args:
+      last_generation: of which this process was a member; servers that were all started again know of none.
+    """
     num_workers = nodes.rows.shape[0] - 2
     counters = saved_counters(state)
 
@@ -120,7 +125,7 @@ def write_state(
         return int(channel.run_again(nodes.set_ledger, {nodes.rows: rows}))
 
     in_ledger = set_ledger(Counters(), 0)  # which sets nothing
-    known = max(abs(in_ledger), *map(int, channel.run_again(nodes.generations)))
+    known = max(abs(in_ledger), last_generation, *map(int, channel.run_again(nodes.generations)))
     # The time, so that no generation comes twice, not even after all parameter servers were restarted.
     generation = max(time.time_ns(), known + 1)
     feed: dict[Any, Any] = {

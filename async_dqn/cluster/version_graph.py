@@ -65,7 +65,7 @@ class VersionGraph(ParameterGraph):
             with tf.device(shard.device):
                 for name, value in online.items():
                     address, buffer = self.segments[name][k], self.buffers[name][k]
-                    self.pulled[name].append(self._to_wire(value))
+                    self.pulled[name].append(self._to_wire(name, value))
                     self.given[name].append(shared_memory.give(address, buffer, value))
         self.exchanged = self.pushed
         nothing: dict[tf.Tensor, Any] = {

@@ -75,18 +75,22 @@ def run_ps(
     say = Progress(name=f"ps {task_index}").say
     say(f"serving on {spec.address('ps', task_index)} for {spec.num_workers} workers")
     metrics = _Metrics(run.ps(task_index), config.log_period, say) if run else None
-    stop_at = None
+    stop_at, was_asked = None, False
     while not leases.is_over(now := clock.read()) and (stop_at is None or time.monotonic() < stop_at):
         for message in queues.take():
             if leases.hear(message, now) and evictor:
                 evictor.evict(message.worker, message.token)
-        for worker, token, state in leases.expire(now):
-            if state is LeaseState.EXPECTED:
-                say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
-            else:
+            if message.code == 130 and not was_asked and not leases.is_finished:
+                was_asked = True  # it may have been asked to end before it could tell the others
+                queues.ask_to_stop()
+        for worker, token, state, is_lost in leases.expire(now):
+            has_come = state is not LeaseState.EXPECTED
+            if is_lost and has_come:
                 say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
+            elif is_lost:
+                say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
             if evictor:  # who joined and was never heard of has a token that nobody here knows
-                evictor.evict(worker, ANYONE if state is LeaseState.EXPECTED else token)
+                evictor.evict(worker, token if has_come else ANYONE)
         if evictor:
             evictor.tick()
         if metrics:

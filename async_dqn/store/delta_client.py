@@ -24,7 +24,8 @@ class DeltaClient(RoundTripClient):
     Args:
       trained: the modules that this worker steps and pushes, with the optimizers that step the copy; the store only
         adds. Others come with `pull` alone.
-      wire_dtype: deltas are rounded to it. What the rounding takes off stays in this copy and goes into the next delta.
+      wire_dtype: deltas of trained modules are rounded to it. What the rounding takes off stays in this copy and goes
+        into the next delta.
     """
 
     def __init__(
@@ -60,7 +61,10 @@ class DeltaClient(RoundTripClient):
 
         @tf.function(autograph=False, input_signature=[])
         def take_deltas() -> tuple[list[tf.Tensor], tf.Tensor]:
-            deltas = [tf.cast(self.online[name] - self._base[name], wire_dtype) for name in names]
+            deltas = [
+                tf.cast(self.online[one.name] - self._base[one.name], wire_dtype if one.is_trained else tf.float32)
+                for one in trained
+            ]
             is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(delta)) for delta in deltas])
             for name, delta in zip(names, deltas, strict=True):
                 tf.cond(

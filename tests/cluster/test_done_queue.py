@@ -73,6 +73,16 @@ def test_an_interrupted_ps_tells_the_workers_and_names_those_it_waited_for(tmp_p
         assert ps.err == ""
 
 
+def test_a_worker_that_was_interrupted_before_it_joined_ends_the_others(tmp_path):
+    with _cluster(tmp_path, num_ps=2, num_workers=2, num_clients=1) as cluster:
+        (client,) = cluster.clients
+        client("keep_lease", 0, 2.0)
+        assert client("wait_for_stop", 0.5) is False
+        _tell(cluster, (1, B, 130))
+        assert client("wait_for_stop", 5.0) is True
+        assert [ps.is_running() for ps in cluster.ps] == [True, True]
+
+
 def test_an_interrupted_ps_ends_at_once_when_its_workers_have(tmp_path):
     with _cluster(tmp_path, num_ps=2, num_workers=2, num_clients=2) as cluster:
         for worker, client in enumerate(cluster.clients):

@@ -50,9 +50,23 @@ STORIES = {
     "thawed after its successor was done": [
         (50, (A, ALIVE), LIVES),
         (55, (B, ALIVE), LIVES),
-        (56, (B, 0), DONE),
-        (57, (A, ALIVE), DONE),
+        (56, (B, 0), LIVES),
+        (57, (A, ALIVE), LIVES),  # it finds out that it is not the worker any more
         (58, (A, 1), DONE),
+    ],
+    "refused beside it": [
+        (50, (A, ALIVE), LIVES),
+        (55, (B, ALIVE), LIVES),
+        (56, (B, 2), LIVES),
+        (57, (A, ALIVE), LIVES),
+        (66.5, None, LIVES),
+        (67.5, None, LOST),
+    ],
+    "interrupted beside it": [
+        (50, (A, ALIVE), LIVES),
+        (55, (B, ALIVE), LIVES),
+        (56, (B, 130), LIVES),
+        (57, (A, 0), DONE),
     ],
     "thawed twice": [
         (50, (A, ALIVE), LIVES),
@@ -73,12 +87,11 @@ def test_what_is_thought_of_a_worker(story):
         before = table.state(0)
         if message:
             is_last = table.hear(Message(0, *message), 1_000 + time)
-            token, code = message
-            assert is_last == (code != ALIVE and table._holders[0].token == token)
+            assert is_last == (message[1] != ALIVE)
         else:
-            expired = table.expire(1_000 + time)
+            lost = [silence for silence in table.expire(1_000 + time) if silence.is_lost]
             changed = table.state(0) is not before
-            assert [(worker, former) for worker, _, former in expired] == ([(0, before)] if changed else [])
+            assert [(worker, former) for worker, _, former, _ in lost] == ([(0, before)] if changed else [])
         assert table.state(0) is state, (time, message)
 
 
@@ -97,19 +110,27 @@ def test_an_expired_worker_is_named_once_with_the_token_that_it_last_had():
     table.hear(Message(1, A, ALIVE), 1_000.0)
     table.hear(Message(2, B, ALIVE), 1_005.0)
     assert table.expire(1_010.0) == []
-    assert table.expire(1_010.5) == [(1, A, LIVES)]
-    assert table.expire(1_100.5) == [(0, 0, EXPECTED), (2, B, LIVES)]
+    assert table.expire(1_010.5) == [(1, A, LIVES, True)]
+    assert table.expire(1_100.5) == [(0, 0, EXPECTED, True), (2, B, LIVES, True)]
     assert table.expire(2_000.0) == []
 
 
 @pytest.mark.parametrize("code", [0, 1, 130])
-def test_a_last_message_is_announced_but_not_that_of_a_process_before(code):
+def test_a_last_message_is_announced_that_of_a_process_before_too(code):
     table = make_table()
     assert not table.hear(Message(0, A, ALIVE), 1_000.0)
-    assert table.hear(Message(0, A, code), 1_001.0)
     assert not table.hear(Message(0, B, ALIVE), 1_002.0)
-    assert not table.hear(Message(0, A, code), 1_003.0)
+    assert table.hear(Message(0, A, code), 1_003.0)  # it may still be the member, as B may never have joined
     assert table.hear(Message(0, B, code), 1_003.0)
+
+
+def test_a_process_that_was_killed_before_another_came_and_was_killed_is_named_as_well():
+    table = make_table()
+    table.hear(Message(0, A, ALIVE), 1_000.0)
+    table.hear(Message(0, B, ALIVE), 1_005.0)
+    assert table.expire(1_010.1) == [(0, A, LIVES, False)]
+    assert table.expire(1_015.1) == [(0, B, LIVES, True)]
+    assert table.expire(2_000.0) == []
 
 
 @pytest.mark.parametrize("worker", [-1, 2, 99])
@@ -181,9 +202,9 @@ def test_whatever_is_heard_every_worker_comes_to_an_end(messages):
     for pause, worker, token, code in messages:
         now += pause
         table.hear(Message(worker, token, code), now)
-        for lost, _, former in table.expire(now):
-            assert former not in (DONE, LOST)
-            assert table.state(lost) is LOST
+        for silence in table.expire(now):
+            assert silence.state not in (DONE, LOST)
+            assert table.state(silence.worker) is LOST or not silence.is_lost
     later = now + START + 1
     table.expire(later)
     assert table.is_over(later)
@@ -194,7 +215,7 @@ def test_a_lost_chief_is_waited_for_as_it_may_come_back():
     table = LeaseTable(2, 10.0, 100.0, 0.0, chief_grace=60.0)
     table.hear(Message(0, 1, ALIVE), 1.0)
     table.hear(Message(1, 2, ALIVE), 1.0)
-    assert [worker for worker, _, _ in table.expire(11.5)] == [0, 1]
+    assert [silence.worker for silence in table.expire(11.5)] == [0, 1]
     assert not table.is_over(1.0 + 10 + 60)
     assert table.is_over(1.5 + 10 + 60)
     table.hear(Message(0, 3, ALIVE), 50.0)  # started again

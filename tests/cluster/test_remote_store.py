@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from cluster_helpers import StoreCluster, store_cluster, tell, wait_until
+from cluster_helpers import StoreCluster, num_unheard, store_cluster, tell, wait_until
 from fakes import make_module
 
 from async_dqn.cluster.done_queue import ALIVE
@@ -157,6 +157,17 @@ def test_with_half_the_bytes_updates_and_what_is_pulled_are_rounded_but_not_the_
     np.testing.assert_array_equal(pulled, [256, 258, 260, 260, 260, 262, 264])  # ties go to the even mantissa
     client("add_counts", Counters(minibatches=1))
     np.testing.assert_array_equal(client("pull_target")["q"], exact)
+
+
+@pytest.mark.cluster
+def test_means_that_are_not_trained_are_never_rounded(cluster):
+    cluster.open({"q": ("add", P), "SEEN": ("average", P)}, **HALF)
+    client, means = cluster.clients[0], np.full(P, 257, np.float32)
+    client("initialize", START | {"SEEN": np.zeros(P, np.float32)})
+    client("join")
+    pulled = client("push_pull", {"SEEN": Update(means, 1.0)}, Counters(updates=1), 0)[1]
+    for found in (pulled, client("pull")):
+        np.testing.assert_array_equal(found.online["SEEN"], means)
 
 
 @pytest.mark.cluster
@@ -909,6 +920,9 @@ def test_a_worker_that_joined_and_was_never_heard_of_is_evicted(tmp_path):
     with _cluster_to_harm(tmp_path, num_ps=1) as cluster:
         first, second = cluster.clients
         saved = first("state")
+        second("fault", "begin_a_restore", time.time_ns() + 10**15)  # before the clock was set back
+        first("restore", saved)
+        before = first("join", False).generation
         cluster.ps[0].process.kill()
         cluster.ps[0].wait(5)
         cluster._flags[-1] = "--start_deadline=30"  # counted from when it is there again
@@ -917,6 +931,7 @@ def test_a_worker_that_joined_and_was_never_heard_of_is_evicted(tmp_path):
         for client in cluster.clients:
             client("reconnect", 10.0)
         first("restore", saved)
+        assert first("read_ledger").generation > before  # of which no ps knows any more
         for client in (second, first):
             assert client("settle") is False
             client("join", False)
@@ -934,6 +949,7 @@ def test_a_worker_that_is_lost_or_fails_is_evicted(tmp_path):
         assert second("claim_steps", 700, Counters())[0] == 700
         second("add_counts", Counters(env_steps=100))
         tell(cluster.spec, 0, 1, token, ALIVE)
+        tell(cluster.spec, 0, 1, new_token(), ALIVE)  # another one, which is killed before it joins
         wait_until(lambda: first("check").workers[1].state == "lost", 20, "the lease of worker 1 has run out")
         assert first("claim_steps", BUDGET, Counters()) == (
             BUDGET - 100,
@@ -948,7 +964,7 @@ def test_a_worker_that_is_lost_or_fails_is_evicted(tmp_path):
         assert second("claim_steps", 40, Counters())[0] == 40
         tell(cluster.spec, 0, 1, token, ALIVE)
         tell(cluster.spec, 0, 1, new_token(), 1)  # another one, which never was the member, fails
-        tell(cluster.spec, 0, 1, token, 1)  # too late: it is not the newest
+        wait_until(lambda: num_unheard(cluster.spec, 0) == 0, 10, "that was heard")
         assert second("claim_steps", 40, Counters())[0] == 10
 
         token = second("open_store", {"q": ("adam", P)})

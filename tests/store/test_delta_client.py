@@ -55,9 +55,11 @@ def test_what_rounding_takes_off_a_delta_is_pushed_with_the_next():
     assert online(client) == global_online(store) == [258, 3]
 
 
-def test_deltas_of_float32_are_not_rounded():
-    store = make_store()
-    minibatch(delta_client(store), 257, 2**24 - 1)
+@pytest.mark.parametrize(("wire_dtype", "is_trained"), [("float32", True), ("bfloat16", False)])
+def test_deltas_of_float32_and_of_means_are_not_rounded(wire_dtype, is_trained):
+    store = LocalParameterStore([make_module(is_trained=is_trained)], total_steps=1_000)
+    store.initialize({"q": np.zeros(2, np.float32)})
+    minibatch(delta_client(store, wire_dtype=wire_dtype), 257, 2**24 - 1)
     assert global_online(store) == [257, 2**24 - 1]
 
 
