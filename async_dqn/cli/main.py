@@ -9,6 +9,8 @@ from async_dqn.base.errors import RunError, UserError, one_line
 from async_dqn.base.quiet import quiet_stderr
 from async_dqn.cli import results, training
 from async_dqn.cli.arguments import parse
+from async_dqn.run.progress import Progress
+from async_dqn.system import signals
 
 COMMANDS = training.COMMANDS | results.COMMANDS
 
@@ -26,9 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.nullcontext() if verbose else quiet_stderr():
             return command.run(call)
     except (UserError, RunError) as error:
-        print(f"async-dqn: {one_line(error, 580)}", file=sys.stderr, flush=True)
+        _complain(one_line(error, 580))
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
+        Progress.leave()
         return 130
     except BrokenPipeError:  # whoever read the output, such as `head`, has read enough
         return 1
@@ -39,12 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         while place and place.tb_next:
             place = place.tb_next
         where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
-        print(
-            f"async-dqn: {type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)",
-            file=sys.stderr,
-            flush=True,
-        )
+        _complain(f"{type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)")
         return 1
+
+
+def _complain(text: str) -> None:
+    Progress.leave()
+    print(f"async-dqn: {text}", file=sys.stderr, flush=True)
 
 
 def _open_streams() -> None:
@@ -59,6 +63,7 @@ def _open_streams() -> None:
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
     _open_streams()
+    signals.interrupt()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a log on a full disk

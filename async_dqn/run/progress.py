@@ -1,13 +1,16 @@
 """The progress line of a run, and the table below it."""
 
+from __future__ import annotations
+
 import contextlib
 import math
+import os
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from async_dqn.agents.goals import steps_to_goal
 from async_dqn.settings.config import Config
@@ -109,13 +112,15 @@ class Progress:
       is_in_place: whether the newest line takes the place of the one before.
     """
 
+    _open: ClassVar[Progress | None] = None  # whose line is shown in place now
+
     def __init__(
         self, stream: TextIO | None = None, plain_period: float = 30.0, name: str = "", *, plain: bool = False
     ):
         self._prefix = f"{name}: " if name else ""
         self._stream = stream or sys.stdout
         self._plain_period = plain_period
-        self.is_in_place = self._stream.isatty() and not plain
+        self.is_in_place = self._stream.isatty() and os.environ.get("TERM") != "dumb" and not plain
         self._lock = threading.Lock()  # guards what follows, and the order of what is written
         self._shown_at = -math.inf
         self._wipe = ""  # what removes the lines that are shown in place
@@ -131,6 +136,7 @@ class Progress:
                 self._write(self._wipe + "\n".join(text[: size.columns - 1] for text in lines))
                 up = f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
                 self._wipe = f"\r{up}\x1b[J"  # to the first of the lines, and wipe to the end of the screen
+                Progress._open = self
             elif now - self._shown_at >= self._plain_period:
                 self._write(line + "\n")
                 self._shown_at = now
@@ -139,7 +145,15 @@ class Progress:
         """Writes a line that stays, above the progress line."""
         with self._lock:
             self._write(f"{self._wipe}{self._prefix}{line}\n")
-            self._wipe = ""
+            self._wipe, Progress._open = "", None
+
+    @staticmethod
+    def leave() -> None:
+        """Ends the line that is shown in place, if one is: whatever is written next stands below it."""
+        if (shown := Progress._open) is not None:
+            with shown._lock:
+                shown._write("\n")
+                shown._wipe, Progress._open = "", None
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):  # a log on a full disk, a terminal that was closed

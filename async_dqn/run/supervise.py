@@ -35,10 +35,11 @@ def supervise_cluster(
             for task in tasks:
                 task.stay_down()
             wait(tasks, GRACE, should_stop.is_set)
-        return code
     finally:
         _end(servers, workers)
         look()
+    could_not_save = code == INTERRUPTED and workers[0].code == 1
+    return 1 if could_not_save else code
 
 
 def _outcome(servers: Sequence[Task], workers: Sequence[Task], should_stop: Event) -> int | None:

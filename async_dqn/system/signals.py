@@ -29,6 +29,13 @@ def end_with_parent(parent: int, number: int) -> None:
             os._exit(1)
 
 
+def interrupt() -> None:
+    """Until `install`, SIGTERM and SIGHUP do what Ctrl-C does: they raise KeyboardInterrupt. Main thread only."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+
+
 def install() -> threading.Event:
     """Sets handlers and gives the event that the first signal sets. Main thread only.
 

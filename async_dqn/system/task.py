@@ -250,7 +250,7 @@ def supervise(task: Task, should_stop: threading.Event, look: Callable[[], None]
         kill([task])
     if task.code in _FINAL or task.was_refused:
         return task.code or 0
-    return INTERRUPTED if should_stop.is_set() else 1
+    return INTERRUPTED if should_stop.is_set() and task.code != 1 else 1  # 1: it could not save, say
 
 
 def _describe(code: int) -> str:

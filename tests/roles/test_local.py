@@ -264,6 +264,14 @@ def test_an_interrupted_run_ends_in_order(start):
     assert "ps 0" not in asked
 
 
+def test_an_interrupted_run_whose_end_could_not_be_saved_has_failed(start):
+    chief = "def stop(*_): sys.exit(1)\nsignal.signal(signal.SIGRTMIN, stop)\ntell('ready')\n"
+    run = start(1, 2, {"worker 0": chief + UNTIL_OVER})
+    wait_until(lambda: run.told("ready"), SOON, "the chief is ready")
+    run.should_stop.set()
+    assert run.wait() == 1
+
+
 def test_a_frozen_process_does_not_hold_up_the_end(start, monkeypatch):
     monkeypatch.setattr(supervise, "GRACE", 1_000.0)
     run = start(1, 2, {})

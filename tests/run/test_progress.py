@@ -163,6 +163,26 @@ def test_plain_rewrites_nothing_on_a_terminal_either():
     assert stream.getvalue() == "running\nsaved\n"
 
 
+def test_a_terminal_that_can_move_no_cursor_gets_whole_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert not Progress(Terminal()).is_in_place
+
+
+def test_what_somebody_else_writes_stands_below_the_line():
+    stream = Terminal()
+    shown = Progress(stream)
+    for _ in range(2):
+        Progress.leave()  # nothing is shown
+    shown.show("running")
+    Progress.leave()
+    stream.write("an error\n")
+    shown.show("on")
+    assert screen(stream.getvalue()) == ["running", "an error", "on"]
+    shown.say("saved")
+    Progress.leave()
+    assert screen(stream.getvalue()) == ["running", "an error", "saved", ""]
+
+
 def test_on_a_terminal_the_line_is_rewritten_and_what_is_said_stays_above_it():
     stream = Terminal()
     shown = Progress(stream)

@@ -1,5 +1,6 @@
 """The first signal asks, the second one ends: whatever else has asked before."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -59,6 +60,19 @@ def run(*arguments: str, numbers: list[int]) -> tuple[int, str]:
 @pytest.mark.parametrize("asked", [[], ["asked"]])
 def test_the_first_signal_lets_it_end_well(number, asked):
     assert run(*asked, numbers=[number]) == (0, "saved\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_until_then_a_signal_interrupts_unless_it_is_ignored(number):
+    with contextlib.ExitStack() as stack:
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, one, signal.signal(one, signal.SIG_DFL))
+        signals.interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        signal.signal(number, signal.SIG_IGN)  # as nohup does
+        signals.interrupt()
+        signal.raise_signal(number)
 
 
 def test_the_second_signal_ends_it_at_once():
