@@ -87,6 +87,14 @@ def for_many_workers(cls: type[Config], base: Mapping[str, Any], given: Mapping[
     return config
 
 
+def set_by_workers(agent: str, preset: str, given: Mapping[str, Any]) -> set[str]:
+    """The settings that follow from the number of workers, as they are not given: of a preset, or auto."""
+    name = auto_preset(agent, given) if preset == "auto" else preset
+    one, *more = (find(agent).preset(name, num_workers) for num_workers in (1, 2, 4))
+    varied = {key for key in one if any(other.get(key) != one[key] for other in more)}
+    return (varied | {"local_steps", "averages"}) - set(given)  # these by `for_many_workers`
+
+
 def config_from_dict(values: Mapping[str, Any]) -> Config:
     """Settings from config.json, of the class of their agent. Raises UserError for bad ones."""
     return find(str(values.get("agent", Config.agent))).Config.from_dict(values)

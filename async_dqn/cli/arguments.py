@@ -136,7 +136,14 @@ def _define(values: flags.FlagValues, command: Command, agent: type[Agent], show
     _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")
     if command.joins_cluster:
         flags.DEFINE_string("cluster_spec", None, SPEC, flag_values=values)
-        flags.DEFINE(Whole(), "task_index", None, "Which of them this process is.", values, serializer)
+        flags.DEFINE(
+            Whole(),
+            "task_index",
+            None,
+            "Which ps or worker of the cluster this process is, from 0.",
+            values,
+            serializer,
+        )
     for name, parser, default, text in command.options:
         if isinstance(parser, flags.BooleanParser):
             _define_boolean(values, name, default, text)
@@ -183,11 +190,12 @@ def _agent_name(arguments: Sequence[str]) -> str:
 def _preset(arguments: Sequence[str], agent: str, num_workers: int) -> tuple[str, Mapping[str, Any]]:
     """The preset that a command would start from, and its settings; ("", {}) where that is not known."""
     name, env = _value(arguments, "preset") or "auto", _value(arguments, "env") or Config.env
+    given = {"env": env, "num_workers": num_workers}
     try:
         if name == "auto":
-            name = table.auto_preset(agent, {"env": env})
-        return name, table.find(agent).preset(name, num_workers) | {"agent": agent, "env": env}
-    except (UserError, ImportError, KeyError):
+            name = table.auto_preset(agent, given)
+        return name, table.make_config(agent, name, given).to_dict()
+    except (UserError, ImportError):
         return "", {}
 
 
@@ -212,7 +220,8 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
     agent = _agent_name(rest) if command.trains else Config.agent
     values = flags.FlagValues()
     wants_help = "--help" in rest or "-h" in rest
-    num_workers = 1 if name == "baseline" else Config.num_workers
+    given_workers = _value(rest, "num_workers") or ""
+    num_workers = 1 if name == "baseline" else int(given_workers) if given_workers.isdecimal() else Config.num_workers
     preset, shown = _preset(rest, agent, num_workers) if command.trains and wants_help else ("", {})
     _define(values, command, table.find(agent), shown)
     if wants_help:

@@ -112,7 +112,8 @@ def _compare(call: Call) -> int:
     folder = Path(values.logdir or default_logdir(config.env, "compare"))
     kinds = with_clusters(from_flags.unshared(values, quick), configs)
     seeds, games = (2 if values.seeds is None else values.seeds), (30 if values.games is None else values.games)
-    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=seeds, games=games)
+    by_workers = table.set_by_workers(values.agent, values.preset, quick | from_flags.explicit_settings(values))
+    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=seeds, games=games, by_workers=by_workers)
     spec = preflight.resolve(config)
     for kind in kinds:
         preflight.check_memory(kind.config, spec, kind.config.num_workers)

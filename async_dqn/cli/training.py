@@ -46,7 +46,7 @@ def _baseline(call: Call) -> int:
             agent, run, resume=values.resume, plain=plain, should_stop=signals.install(), leave=os._exit
         )
     _say_how_it_ended(run)
-    Progress().say(_how_to_watch(run))
+    _say_how_to_watch(run)
     return code
 
 
@@ -83,7 +83,7 @@ def _local(call: Call) -> int:
             inherited=[*inherited, *([] if queue is None else [queue])],
             memory=shared,
         )
-    Progress().say(_how_to_watch(run))
+    _say_how_to_watch(run)
     return code
 
 
@@ -93,6 +93,7 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
     Args:
       run: where it writes; None: nowhere.
     """
+    from async_dqn.system.program import own_command
     from async_dqn.system.task import Task, supervise
 
     chief_run = run if (job, index) == ("worker", 0) else None
@@ -101,7 +102,7 @@ def _supervise(job: str, index: int, config: Config, run: RunDirectory | None, c
 
     def command(restarts: int) -> list[str]:
         resume = ["--resume"] if chief_run and restarts and chief_run.config.exists() else []
-        return [sys.executable, "-m", "async_dqn", *call.arguments, *fixed, *resume]
+        return own_command(*call.arguments, *fixed, *resume)
 
     task = Task(
         f"{job} {index}",
@@ -226,14 +227,21 @@ def _say_how_it_ended(run: RunDirectory) -> None:
         Progress().say(end_line(summary))
 
 
-def _how_to_watch(run: RunDirectory) -> str:
-    program, board = (shlex.quote(str(Path(sys.executable).with_name(name))) for name in ("async-dqn", "tensorboard"))
-    logdir = f"--logdir={shlex.quote(str(run.path))}"
-    return f"watch it play:  {program} evaluate {logdir} --video=play.gif\nsee its curves: {board} {logdir}"
+def _say_how_to_watch(run: RunDirectory) -> None:
+    """Says what shows the agent and its curves, where the run has come to have any."""
+    from async_dqn.run import checkpoints
+
+    with contextlib.suppress(OSError):  # the folder was removed
+        if checkpoints.numbers(run.checkpoints):
+            beside = (Path(sys.executable).with_name(name) for name in ("async-dqn", "tensorboard"))
+            program, board = (shlex.quote(str(one) if one.exists() else one.name) for one in beside)
+            logdir = f"--logdir={shlex.quote(str(run.path))}"
+            Progress().say(f"watch it play:  {program} evaluate {logdir} --video=play.gif")
+            Progress().say(f"see its curves: {board} {logdir}")
 
 
 _RUN_DIRECTORY = "The run directory [runs/ENV-AGENT-TIME]."
-_RESTARTS = "Start {} again at most so often when it fails or freezes."
+_RESTARTS = "Start {} again at most this many times when it fails or freezes."
 COMMANDS = {
     "local": Command(
         "Train on a cluster of processes on this machine.",

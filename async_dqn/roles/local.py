@@ -5,7 +5,6 @@ With `--store=shared_memory` there is no ps: the workers inherit the file that h
 
 import contextlib
 import json
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from async_dqn.settings.config import Config
 from async_dqn.store.shared_memory import SharedMemoryStore
 from async_dqn.system import signals
 from async_dqn.system.private_network import PrivateNetwork
+from async_dqn.system.program import own_command
 from async_dqn.system.task import Task
 
 
@@ -46,7 +46,7 @@ class _Meeting(NamedTuple):
 
 
 def _program(job: str, index: int) -> list[str]:
-    return [sys.executable, "-m", "async_dqn", job, f"--task_index={index}"]
+    return own_command(job, f"--task_index={index}")
 
 
 def run_local(

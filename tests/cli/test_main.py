@@ -117,6 +117,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--reward_scale=inf"], ["must be a finite number"]),
         (["local", "--agent=ppo", CARTPOLE, "--final_entropy_cost=-0.5"], ["must be -1 (constant) or at least 0"]),
         (["baseline", "--agent=ppo", CARTPOLE, "--batch_size=1"], ["at least 2"]),
+        (["baseline", "--agent=dyna_q", CARTPOLE, "--discount=0"], ["--discount=0", "above 0"]),
         (
             ["local", "--agent=a3c", CARTPOLE, "--t_max=1", "--envs_per_worker=1", "--normalize_advantages"],
             ["--normalize_advantages=True", "single step"],
@@ -302,9 +303,16 @@ def test_a_run_resumed_in_another_way_leaves_behind_what_does_not_go_with_it(cap
     assert "--overlap=True" in line and "hogwild" in line
 
 
-def test_the_commands_that_a_run_ends_with_can_be_pasted(tmp_path):
+def test_the_commands_that_a_run_ends_with_can_be_pasted(capsys, tmp_path):
     run = RunDirectory(tmp_path / "my run")
-    for line in training._how_to_watch(run).splitlines():
+    training._say_how_to_watch(run)  # there is nothing to see yet
+    run.create()
+    training._say_how_to_watch(run)
+    checkpoints.save(run.checkpoints, 1, {}, {}, keep=1)
+    training._say_how_to_watch(run)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for line in lines:
         program, *arguments = shlex.split(line.partition(":")[2])
         assert Path(program).parent == Path(sys.executable).parent and f"--logdir={run.path}" in arguments
 
@@ -481,11 +489,21 @@ def test_help_gives_the_values_that_a_run_would_have(capsys, arguments, preset, 
     assert re.search(r"--n_step: [^\[]*\[(\d+)\]", out)[1] == str(n_step)
 
 
-@pytest.mark.parametrize(("command", "environments"), [("baseline", 16), ("local", 8)])
-def test_help_gives_what_a_preset_has_for_the_workers_that_there_will_be(capsys, command, environments):
-    assert main.main([command, "--agent=paac", CARTPOLE, "--help"]) == 0
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["baseline", "--agent=paac"], {"envs_per_worker": 16}),
+        (["local", "--agent=paac"], {"envs_per_worker": 8}),
+        (["local", "--agent=paac", "--num_workers=4"], {"envs_per_worker": 4}),
+        (["local", "--num_workers=3"], {"local_steps": 1, "averages": "shared"}),
+        (["local", "--num_workers=x"], {"local_steps": 4, "averages": "own"}),
+    ],
+)
+def test_help_gives_what_a_preset_has_for_the_workers_that_there_will_be(capsys, arguments, shown):
+    assert main.main([*arguments, CARTPOLE, "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"--envs_per_worker: Environments that a worker steps together. [{environments}]" in out
+    found = {name: re.search(rf"--{name}: [^\[]*\[([^]]*)\]", out)[1] for name in shown}
+    assert found == {name: str(value) for name, value in shown.items()}
 
 
 def test_the_version_is_said(capsys):

@@ -16,6 +16,7 @@ from async_dqn.base.errors import RunError, one_line
 from async_dqn.settings.config import Config
 from async_dqn.system import devices
 from async_dqn.system.private_network import PrivateNetwork
+from async_dqn.system.program import python
 
 _DEADLINE = 300.0  # seconds for one measurement, with TensorFlow's import on a busy machine
 
@@ -38,7 +39,7 @@ def measure(
         for index in range(num_processes):
             request = [function, config.to_dict(), index, num_processes, num_threads, folder, arguments]
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, json.dumps(request)],
+                [*python(), "-m", __name__, json.dumps(request)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -10,7 +10,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ from async_dqn.run import build, preflight
 from async_dqn.run.actor_learner import ActorLearner
 from async_dqn.settings.config import Config
 from async_dqn.store.base import Counters, Update
+from async_dqn.system.program import own_command
 
 _ROUND_TRIPS: dict[str, tuple[str, dict[str, Any]]] = {  # the store's method, and settings
     "pull": ("pull", {"shared_memory": False}),
@@ -158,7 +158,7 @@ def round_trips(config: Config, *, seconds: float) -> dict[str, float]:
     flags = [f"--env={config.env}", "--cluster_spec=cluster.json", "--start_deadline=300"]
     with open("ps.log", "w") as log:  # not this process's own output, which is read to its end
         for index in range(config.num_ps):
-            command = [sys.executable, "-m", "async_dqn", "ps", f"--task_index={index}", *flags]
+            command = own_command("ps", f"--task_index={index}", *flags)
             subprocess.Popen(command, stdout=log, stderr=log)
     if missing := wait_until_reachable(spec.ps, 120.0):
         raise RunError(f"no parameter server listens at {', '.join(missing)}")

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import psutil
 from async_dqn.base.errors import RunError
 from async_dqn.run.csv_log import number_rows
 from async_dqn.settings.config import Config
+from async_dqn.system.program import own_command
 from async_dqn.tools.bench.processes import by_role, end, running, wait_for
 
 LOG = "output.log"  # of a program, in its folder
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 def command_line(job: str, config: Config, logdir: Path) -> list[str]:
     """The command line of one of our programs."""
     flags = [f"--{name}={value}" for name, value in config.to_dict().items()]
-    return [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={logdir}"]
+    return own_command(job, *flags, f"--logdir={logdir}")
 
 
 def ours(job: str, config: Config) -> Program:

@@ -2,6 +2,7 @@
 
 import functools
 import ipaddress
+import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -82,7 +83,7 @@ def check_private_network(path: Path) -> Iterable[Result]:
     """Whether `local` can keep its cluster to itself, and write to a folder that need not exist yet."""
     from async_dqn.system.private_network import PrivateNetwork
 
-    network = PrivateNetwork.create(next(above for above in (path, *path.parents) if above.exists()))
+    network = PrivateNetwork.create(next(above for above in (path, *path.parents) if os.path.exists(above)))
     if isinstance(network, str):
         found, _, remedy = network.rpartition("; ")
         yield Result("warning", found, f"{remedy}: {_GUIDE}")

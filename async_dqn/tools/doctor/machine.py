@@ -53,7 +53,7 @@ def check_disk(config: Config, run: RunDirectory, here: Here, *, resume: bool) -
         return
     kept = experience_gigabytes(config, here) if getattr(config, "checkpoint_replay", False) else 0.0
     needed = _CHECKPOINTS_GB + kept
-    remedy = "make room, --nocheckpoint_replay, or give another --logdir"
+    remedy = f"make room,{' --nocheckpoint_replay,' if kept else ''} or give another --logdir"
     yield Result("ok" if free >= needed else "warning", f"{free:.1f} GB free, {needed:.1f} GB wanted", remedy)
 
 
@@ -118,5 +118,6 @@ def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]
         found = f"{name}: {row[2]}{known}, {count(sharers, 'worker')}, "
         found += f"{share:g} of it each" if share else "memory as needed"
         fits, is_free = share * sharers <= 1 + 1e-9, not share or share * sharers * total <= free
-        remedy = f"--gpu_memory_fraction={math.floor(100 / sharers) / 100:g} or less, or end what holds its memory"
+        room = 100 * free / total if math.isfinite(free / total) else 100  # percent
+        remedy = f"--gpu_memory_fraction={math.floor(room / sharers) / 100:g} or less, or end what holds its memory"
         yield Result("ok" if fits and is_free else "warning" if fits else "failure", found, remedy)

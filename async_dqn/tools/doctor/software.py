@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from async_dqn.base.errors import UserError
 from async_dqn.settings.config import Config
+from async_dqn.system.program import python as own_python
 from async_dqn.tools.doctor.checks import Result, preflight
 
 _PYTHONS = ((3, 10), (3, 13))  # oldest and newest that requirements.lock is made for
@@ -69,7 +70,7 @@ def probe_tensorflow(wants_gpus: bool, end: float, program: str | None = None) -
     """
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"} | ({} if wants_gpus else {"CUDA_VISIBLE_DEVICES": "-1"})
     seconds = max(0.1, end - time.monotonic())
-    command = [sys.executable, "-c", program or _PROBE]
+    command = [*own_python(), "-c", program or _PROBE]
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:

@@ -6,10 +6,9 @@ import json
 import math
 import re
 import shlex
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from async_dqn.run.directory import RunDirectory, is_over
 from async_dqn.run.progress import Progress, count, format_seconds, progress_of
 from async_dqn.settings.config import Config
 from async_dqn.system import signals
+from async_dqn.system.program import own_command
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools import machine
 from async_dqn.tools.report import findings
@@ -66,6 +66,7 @@ class Comparison:
       num_seeds: runs of each kind.
       games: greedy games that every trained agent plays; those of a study play none.
       study: the name of the study that the kinds are of.
+      by_workers: settings of which each number of workers has its own.
     """
 
     config: Config
@@ -74,6 +75,7 @@ class Comparison:
     num_seeds: int
     games: int
     study: str = ""
+    by_workers: Collection[str] = ()
 
     def trials(self) -> list[Trial]:
         """The runs seed by seed, so that whatever slows the machine for an hour meets all kinds."""
@@ -110,7 +112,8 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     """
     plan, folder, games = comparison.trials(), comparison.folder, comparison.games
     has_work = not all(trial.is_done(games) for trial in plan)
-    calls = begin(folder, comparison.config, machine.describe() if has_work else None, comparison.study)
+    described = machine.describe() if has_work else None
+    calls = begin(folder, comparison.config, described, comparison.study, comparison.by_workers)
     codes, took = list[int](), list[float]()
     with RunDirectory(folder).claimed(progress.say) as held:  # two commands at a time would slow each other
         if should_stop.is_set():  # while it waited for the folder
@@ -132,7 +135,7 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
                 flags = [f"--games={games}", "--checkpoint=newest"]  # which all runs have, at the same budget
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
-            if code == INTERRUPTED:
+            if code == INTERRUPTED or (code and should_stop.is_set()):
                 progress.say(
                     f"interrupted; the same command with --logdir={shlex.quote(str(folder))} goes on from here"
                 )
@@ -146,11 +149,18 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     return int(any(codes) or bool(failed))
 
 
-def begin(folder: Path, config: Config, described: Mapping[str, Any] | None, study: str = "") -> list[dict[str, Any]]:
+def begin(
+    folder: Path,
+    config: Config,
+    described: Mapping[str, Any] | None,
+    study: str = "",
+    by_workers: Collection[str] = (),
+) -> list[dict[str, Any]]:
     """Makes the folder of a comparison, or goes on with the one that lies there.
 
     Args:
       described: this call: its command, date and machine. None: it has nothing to do, and is not written down.
+      by_workers: settings of which each number of workers has its own.
 
     Returns:
       The calls that it is made by, the first one first; of those with the same command only one.
@@ -159,7 +169,8 @@ def begin(folder: Path, config: Config, described: Mapping[str, Any] | None, stu
       UserError: something else lies there, or a comparison of other settings.
     """
     path, defaults = folder / _FILE, type(config)().to_dict() | {"study": ""}
-    shared = {name: value for name, value in config.to_dict().items() if name not in ("seed", "num_workers")}
+    own = {"seed", "num_workers", *by_workers}  # of single runs
+    shared = {name: value for name, value in config.to_dict().items() if name not in own}
     shared["study"] = study
     calls = []
     try:
@@ -206,7 +217,7 @@ def execute(
 
     task = Task(
         f"{trial.name}: {job}",
-        lambda restarts: [sys.executable, "-m", "async_dqn", job, *flags, f"--logdir={path}"],
+        lambda restarts: own_command(job, *flags, f"--logdir={path}"),
         max_restarts=0,
         lease=math.inf,
         say=progress.say,

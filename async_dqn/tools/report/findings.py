@@ -22,14 +22,7 @@ from async_dqn.run.directory import is_over
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
 from async_dqn.tools.report import plot, studies
-from async_dqn.tools.report.runs import (
-    BASELINE,
-    Run,
-    finite,
-    read_evaluation,
-    read_megabytes,
-    read_stalenesses,
-)
+from async_dqn.tools.report.runs import BASELINE, Run, finite, read_evaluation, read_megabytes, read_stalenesses
 from async_dqn.tools.tables import cell, number, table
 
 _MAX_STALENESS = 60  # that has a bar of its own

@@ -136,10 +136,11 @@ def read_runs(paths: Iterable[str]) -> list[Run]:
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """What evaluation.json holds; nothing where its games were not greedy, or not of the run's newest state."""
+    """What evaluation.json holds; nothing where its games were cut short or not greedy, or not of the newest state."""
     found, summary = (read_json(path / name, []) for name in ("evaluation.json", "summary.json"))
     is_newest = found.get("checkpoint_env_steps") == summary.get("env_steps")
-    return found if is_newest and found.get("actions") == "greedy" and not found.get("epsilon") else {}
+    is_whole = found.get("actions") == "greedy" and not found.get("epsilon") and not found.get("max_steps")
+    return found if is_newest and is_whole else {}
 
 
 def _columns(path: Path, needed: Sequence[str], notes: list[str]) -> dict[str, np.ndarray]:

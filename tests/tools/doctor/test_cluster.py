@@ -101,6 +101,6 @@ def test_a_private_network_is_tried_and_closed(answer, tmp_path, monkeypatch):
     events: list = []
     network = answer or SimpleNamespace(close=lambda: events.append("closed"))
     monkeypatch.setattr(private_network.PrivateNetwork, "create", lambda folder: events.append(folder) or network)
-    result = only(cluster.check_private_network(tmp_path / "run"))
+    result = only(cluster.check_private_network(tmp_path / ("r" * 300)))
     assert result.status == ("warning" if answer else "ok")
     assert events == ([tmp_path] if answer else [tmp_path, "closed"])

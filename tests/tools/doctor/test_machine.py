@@ -140,6 +140,10 @@ def test_workers_share_cards(nvidia_smi, settings, expected):
     assert all(text in result.found for result, (_, text) in zip(results, expected, strict=True))
 
 
+def test_the_share_that_is_advised_is_of_what_is_free(nvidia_smi):
+    assert "--gpu_memory_fraction=0.25 or less" in only(gpus(gpus="0", gpu_memory_fraction=0.5)).remedy
+
+
 def test_cards_that_tensorflow_does_not_see_are_told(nvidia_smi, monkeypatch):
     first, *_ = gpus(seen=0)
     assert (first.status, "0 of 2" in first.found) == ("warning", True)

@@ -84,10 +84,18 @@ def test_the_baseline_is_what_the_command_baseline_trains(asked, tmp_path):
         assert asked[-1].kinds[0].config == table.make_config(agent, "cartpole", {"env": "CartPole-v1"} | alone)
 
 
-def test_more_workers_may_be_compared_in_a_folder_later(asked, tmp_path):
-    for counts in ("2", "2,4"):
-        assert call("--env=CartPole-v1", f"--worker_counts={counts}", f"--logdir={tmp_path / 'a'}") == 0
-        begin(tmp_path / "a", asked[-1].config, CALL)
+@pytest.mark.parametrize(("agent", "by_workers"), [("dqn", "local_steps=2"), ("paac", "envs_per_worker=5")])
+def test_other_numbers_of_workers_may_be_compared_in_a_folder_later(asked, agent, by_workers, tmp_path):
+    def begun(counts, *more):
+        flags = [f"--worker_counts={counts}", *more, f"--logdir={tmp_path / 'a'}"]
+        assert call(f"--agent={agent}", "--env=CartPole-v1", *flags) == 0
+        return begin(tmp_path / "a", asked[-1].config, CALL, by_workers=asked[-1].by_workers)
+
+    for counts in ("2", "4", "1,2", "2,4"):
+        begun(counts)
+    for other in ("learning_rate=0.5", by_workers):
+        with pytest.raises(UserError, match=f"--{other.replace('=', '=.*, not ')}"):
+            begun("2", f"--{other}")
 
 
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):

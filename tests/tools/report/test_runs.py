@@ -149,10 +149,12 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name):
         ({"mean": 3, "checkpoint_env_steps": 60, "actions": "greedy", "epsilon": 0.0}, False),
         ({"mean": 3, "checkpoint_env_steps": 70, "actions": "sampled", "epsilon": 0.0}, False),
         ({"mean": 3, "checkpoint_env_steps": 70, "actions": "greedy", "epsilon": 0.05}, False),
+        ({"mean": 3, "checkpoint_env_steps": 70, "actions": "greedy", "epsilon": 0.0, "max_steps": None}, True),
+        ({"mean": 3, "checkpoint_env_steps": 70, "actions": "greedy", "epsilon": 0.0, "max_steps": 100}, False),
         ([], False),
     ],
 )
-def test_an_evaluation_counts_if_it_is_greedy_and_of_the_newest_state(tmp_path, content, is_known):
+def test_an_evaluation_counts_if_it_is_greedy_and_whole_and_of_the_newest_state(tmp_path, content, is_known):
     path = write_run(tmp_path / "a", [1.0], summary={"env_steps": 70})
     assert read_evaluation(path) == {}
     (path / "evaluation.json").write_text(json.dumps(content))
