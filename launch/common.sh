@@ -7,7 +7,7 @@
 #
 #   ASYNC_DQN_PYTHON   the Python to make it with, when `python3` is not the one (remove .venv/ to change it later)
 
-set -euo pipefail
+set -euo pipefail +C
 
 ROOT=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd -P)
 VENV=$ROOT/.venv

@@ -121,6 +121,12 @@ def test_set_up_runs_once_and_again_when_the_lock_changes(checkout):
     assert checkout.installs() == 2
 
 
+def test_an_option_that_a_shell_exports_does_not_stop_the_set_up(checkout):
+    for _ in range(2):
+        assert checkout.run(SHELLOPTS="noclobber")[0] == 7
+    assert checkout.installs() == 1
+
+
 def test_set_up_mends_an_environment_made_by_hand(checkout):
     subprocess.run([checkout.python, "-m", "venv", checkout.root / ".venv"], check=True, env=checkout.environment)
     kept = checkout.root / ".venv/kept"

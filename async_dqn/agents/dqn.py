@@ -40,8 +40,8 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
     )
     importance_exponent: float = setting(
         0.4,
-        "With --prioritized: how much of the bias of these draws weights take off at the start; it rises to 1, all of "
-        "it, over --total_steps.",
+        "With --prioritized: how much of the bias of these draws weights correct at the start; 1: all. It rises to 1 "
+        "over --total_steps.",
         minimum=0,
         maximum=1,
         only_with={"prioritized": (True,)},

@@ -50,7 +50,7 @@ class DynaQConfig(DQNConfig):
     )
     max_model_error: float = setting(
         0.1,
-        "Planning waits until the model fails to explain at most this share of the variance of a state's change, on "
+        "Planning waits until the model leaves at most this share of the variance of a state's change unexplained, on "
         "the newest transitions, before it trains on them.",
         minimum=0,
     )
@@ -94,12 +94,16 @@ class DynaQConfig(DQNConfig):
             return f"--update_mode={self.mode}: with --planning=separate workers train two networks; leave it out"
         if self.averages != "own":
             return f"--averages={self.averages}: with --planning=separate no network is all workers'; leave it out"
+        if self.max_staleness:
+            return f"--max_staleness={self.max_staleness}: with --planning=separate planners' would count; leave it out"
         if self.replay != "local":
             return f"--replay={self.replay}: with --planning=separate worker 0 acts; give one of the two"
         return ""
 
     def check(self) -> None:
         super().check()
+        if not self.discount:
+            raise UserError("--discount=0: must be above 0, as the model tells the end of an episode by it")
         if self.batch_size % self.planning_depth:
             raise UserError(f"--planning_depth={self.planning_depth}: must divide --batch_size={self.batch_size}")
         if self.has_planners and self._against_planners():

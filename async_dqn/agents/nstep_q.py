@@ -26,7 +26,7 @@ class NStepQConfig(ExplorationSettings, TargetSettings):
     """Settings of Q-learning and Sarsa without replay."""
 
     t_max: int = setting(
-        5, "Steps of every environment from one update to the next, and of return at most.", minimum=1, maximum=100_000
+        5, "Steps of every environment for each update, and of the longest return.", minimum=1, maximum=100_000
     )
     sarsa: bool = setting(False, "Bootstrap from the action that was taken next, not from the best one.")
     target_period: int = setting(

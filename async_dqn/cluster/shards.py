@@ -89,10 +89,7 @@ class Shard:
             is_current = tf.equal(record[GENERATION], generation)
             is_new = is_current & (order > record[ORDERS + worker])
             is_behind = is_current & (refreshes > record[REFRESHES])
-            new = [
-                tf.where(is_behind, refreshes, record[REFRESHES]),
-                tf.where(is_new, order, record[ORDERS + worker]),
-            ]
+            new = [tf.where(is_behind, refreshes, record[REFRESHES]), tf.where(is_new, order, record[ORDERS + worker])]
             new = tf.tensor_scatter_nd_update(record, [[REFRESHES], [ORDERS + worker]], new)
             # Before the update: a step that is cut short in between loses an update here, and applies none twice.
             applied = [self.record.assign(new, read_value=False)]

@@ -136,13 +136,7 @@ class ReplayExperience:
     """
 
     def __init__(
-        self,
-        replay: Replay,
-        *,
-        batch_size: int,
-        train_period: int,
-        warmup_steps: int,
-        sampler: Sampler | None = None,
+        self, replay: Replay, *, batch_size: int, train_period: int, warmup_steps: int, sampler: Sampler | None = None
     ):
         self.ring: Replay | None = replay
         self._replay, self._sampler = replay, sampler or UniformSampler(replay)

@@ -75,14 +75,7 @@ class Broadcast:
       version: gives the updates in the parameters that are acted on.
     """
 
-    def __init__(
-        self,
-        sink: StepTaker,
-        queue: ExperienceQueue,
-        *,
-        length: int,
-        version: Callable[[], int],
-    ):
+    def __init__(self, sink: StepTaker, queue: ExperienceQueue, *, length: int, version: Callable[[], int]):
         self._sink, self._queue, self._version = sink, queue, version
         self._writer = BlockWriter(length, is_rollout=False)
         self._number = 0  # of the block that is being gathered, in this stream

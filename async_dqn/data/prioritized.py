@@ -80,11 +80,7 @@ class PrioritizedSampler:
     def state(self) -> dict[str, np.ndarray]:
         """Arrays that `restore` takes."""
         self._admit_new()
-        return {
-            _PRIORITIES: self._tree.values.copy(),
-            _ADDED: self._seen.copy(),
-            _LARGEST: np.array(self._largest),
-        }
+        return {_PRIORITIES: self._tree.values.copy(), _ADDED: self._seen.copy(), _LARGEST: np.array(self._largest)}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Puts `state()` back, of a replay that stands where it stood then. Raises KeyError or ValueError."""

@@ -244,12 +244,12 @@ class RolloutExperience:
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         self._begin()
         length = int(values["length"])
+        if length > self._max_length or (values["drawn"] and length != self._max_length):
+            return  # of longer rollouts, or whole and being learned from: this one begins anew
         for name, one in self._arrays.items():
             if arrays[name].shape != (length, *one.shape[1:]):
                 raise ValueError(f"the saved {name} has the shape {arrays[name].shape}")
             one[:length] = arrays[name]
-        if values["drawn"] and length != self._max_length:
-            return  # a rollout of another length was whole, and is being learned from: this one begins anew
         self._rollout.last[:] = arrays["rollout/last"]
         if self._rollout.recurrent_state.size:
             self._rollout.recurrent_state[:] = arrays["rollout/recurrent_state"]

@@ -69,11 +69,7 @@ def resolve(id: str, protocol: str, options: EnvironmentOptions = _PLAIN) -> Env
 
 
 def make_vector_env(
-    spec: EnvironmentSpec,
-    num_envs: int,
-    seed: int,
-    num_threads: int = 0,
-    process_timeout: float = 0.0,
+    spec: EnvironmentSpec, num_envs: int, seed: int, num_threads: int = 0, process_timeout: float = 0.0
 ) -> VectorEnv:
     """Makes N environments; the same seed and actions give the same frames, whatever the threads do.
 

@@ -370,8 +370,6 @@ class VectorEnv:
 class NoEnvironments:
     """What a worker that does not act has in place of a `VectorEnv`."""
 
-    num_envs = 0
-
     def reset(self) -> np.ndarray:
         return np.empty(0)
 

@@ -190,12 +190,7 @@ def radam(*, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) ->
     return Optimizer("radam", initial_slots, apply, step)
 
 
-def rmsprop(
-    *,
-    decay: float = 0.95,
-    epsilon: float = 0.01,
-    centered: bool = True,
-) -> Optimizer:
+def rmsprop(*, decay: float = 0.95, epsilon: float = 0.01, centered: bool = True) -> Optimizer:
     """RMSProp; centered is the one of the Nature paper (Graves 2013, equations 38-41), epsilon inside the root."""
 
     def initial_slots(size: int) -> dict[str, np.ndarray]:

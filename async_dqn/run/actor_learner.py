@@ -42,10 +42,7 @@ class ActorLearner(Actor):
         experience = agent.make_experience(config.envs_per_worker, evaluate)
         super().__init__(agent, client, experience, evaluate, explore, rng)
         self._learner = (ConcurrentLearner if agent.learns_beside else Learner)(
-            agent,
-            client,
-            experience,
-            rng=np.random.default_rng(seeds.spawn(1)[0]),
+            agent, client, experience, rng=np.random.default_rng(seeds.spawn(1)[0])
         )
 
     def observe(self, actions: np.ndarray, result: StepResult, num_steps: int) -> np.ndarray:

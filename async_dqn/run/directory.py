@@ -144,12 +144,7 @@ class RunDirectory:
             yield inherited
 
     def _lock(
-        self,
-        lock: TextIO,
-        say: Callable[[str], None],
-        is_part: bool,
-        patience: float,
-        should_stop: Callable[[], bool],
+        self, lock: TextIO, say: Callable[[str], None], is_part: bool, patience: float, should_stop: Callable[[], bool]
     ) -> None:
         """Takes the lock, which the system takes back however its holders end. Raises as `claimed`, and OSError."""
         found, since = "", 0.0

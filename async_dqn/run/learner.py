@@ -30,14 +30,7 @@ class Learner:
       rng: for what is drawn from experience, and the seeds of the losses.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        client: ParameterClient,
-        experience: Source,
-        *,
-        rng: np.random.Generator,
-    ):
+    def __init__(self, agent: Agent, client: ParameterClient, experience: Source, *, rng: np.random.Generator):
         self._agent, self._client, self._experience = agent, client, experience
         self._rng = rng
         self.has_learned = False

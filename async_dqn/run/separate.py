@@ -96,12 +96,7 @@ class SeparateLearner:
         self.agent, self._client = agent, client
         self.evaluate = make_evaluate(agent, client.online)
         self.experience = self._make_experience(queue)
-        self._learner = Learner(
-            agent,
-            client,
-            self.experience,
-            rng=np.random.default_rng(seeds),
-        )
+        self._learner = Learner(agent, client, self.experience, rng=np.random.default_rng(seeds))
         self._watch = _Watch(agent.config.ps_deadline)
         self._started = time.monotonic()
         self._was_over = False  # the budget was spent, whatever a parameter server has lost since

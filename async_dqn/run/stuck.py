@@ -20,7 +20,7 @@ class Gate:
 
     def __init__(self, env: VectorEnv):
         self._env = env
-        self.num_envs, self.spec = env.num_envs, env.spec
+        self.num_envs = env.num_envs
         self._lock = threading.Lock()
         self._is_waited_for = False
 

@@ -46,7 +46,8 @@ def _find(
         if best is not None:
             return best, "best"
         if wanted == "best":
-            raise UserError(f"--checkpoint=best: --logdir={run.path} holds none, as it has not played 100 games")
+            why = "it has not played 100 games, or was exported"
+            raise UserError(f"--checkpoint=best: --logdir={run.path} holds none: {why}; leave the flag out")
     if wanted in (None, "newest"):
         newest = load_newest(run.checkpoints, say)
         if newest is None:

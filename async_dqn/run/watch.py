@@ -22,12 +22,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        run: RunDirectory,
-        servers: Sequence[Task],
-        workers: Sequence[Task],
-        progress: Progress,
-        config: Config,
+        self, run: RunDirectory, servers: Sequence[Task], workers: Sequence[Task], progress: Progress, config: Config
     ):
         self._run, self._workers, self._tasks = run, workers, [*servers, *workers]
         self._progress, self._config = progress, config

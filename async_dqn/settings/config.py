@@ -480,7 +480,7 @@ class ReplaySettings(QueueSettings):
     )
     send_period: int = setting(
         16,
-        "With --replay=global, steps of each environment that an actor sends together; as often it pulls parameters.",
+        "With --replay=global, steps of each environment that an actor sends together; it pulls parameters each time.",
         minimum=1,
         maximum=10_000,
         only_with={"replay": ("global",)},
@@ -493,7 +493,9 @@ class ReplaySettings(QueueSettings):
         200_000, "Transitions in replay, over all workers; each worker holds its share.", minimum=1
     )
     warmup_steps: int = setting(10_000, "Agent steps before training, over all workers.", minimum=1)
-    checkpoint_replay: bool = setting(True, "Keep each worker's replay on disk too, to go on with.", shared=False)
+    checkpoint_replay: bool = setting(
+        True, "Keep each worker's replay on disk too, so that --resume has it.", shared=False
+    )
 
     @property
     def separates(self) -> bool:
@@ -522,7 +524,7 @@ class RolloutSettings(Config):
     """Learning from rollouts, a few times over."""
 
     rollout_length: int = setting(64, "Steps of every environment in a rollout.", minimum=1, maximum=100_000)
-    epochs: int = setting(3, "How often each step of a rollout is learned from.", minimum=1, maximum=1_000)
+    epochs: int = setting(3, "How many times each step of a rollout is learned from.", minimum=1, maximum=1_000)
     batch_size: int = setting(256, "Steps in a minibatch.", minimum=1, maximum=65536)
 
     def check(self) -> None:
@@ -541,7 +543,9 @@ class EntropySettings(Config):
 
     entropy_cost: float = setting(0.01, "Weight of the entropy bonus at the start.", minimum=0)
     final_entropy_cost: float = setting(
-        -1.0, "Weight of it at --entropy_steps and after, reached in a straight line; -1: constant.", minimum=-1
+        -1.0,
+        "Weight of the entropy bonus from --entropy_steps on, reached in a straight line; -1: constant.",
+        minimum=-1,
     )
     entropy_steps: int = setting(
         0,

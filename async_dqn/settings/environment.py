@@ -21,7 +21,7 @@ class EnvironmentOptions(Fields):
         0, "The newest observations that the network sees at once; 0: one.", minimum=0, maximum=255
     )
     frame_size: int = setting(
-        0, "Resize pictures of uint8 to so many pixels a side; 0: leave them.", minimum=0, maximum=1_024
+        0, "Resize pictures of uint8 to this many pixels a side; 0: leave them.", minimum=0, maximum=1_024
     )
     grayscale: bool = setting(False, "Turn pictures of three colours into grey ones.")
     action_mask: bool = setting(
@@ -53,7 +53,9 @@ class EnvironmentSettings(EnvironmentOptions):
     """The same, and how its environments are run."""
 
     env_processes: bool = setting(
-        False, "Have each environment in a process of its own; one that crashes or hangs is replaced.", shared=False
+        False,
+        "Have each environment in a process of its own; if one crashes or hangs, all of its worker start anew.",
+        shared=False,
     )
     env_timeout: float = setting(
         60.0,

@@ -109,6 +109,7 @@ def run_evaluate(
         "seed": seed,
         "actions": play.name,
         "epsilon": play.epsilon,
+        "max_steps": max_steps,
         "seconds": round(seconds, 1),
         "mean": float(np.mean(returns)),
         "std": float(np.std(returns)),
@@ -125,8 +126,9 @@ def run_evaluate(
         progress.say(f"{count(cut, 'game')} of {len(lengths)} reached the limit of {limit:,} steps")
     which = f"the {trained.name} checkpoint" if trained.name else "as asked for"
     kind = f"epsilon-{play.epsilon:g} game" if play.epsilon else f"{play.name} game"
+    protocol = f" ({agent.spec.protocol})" if agent.spec.is_atari else ""
     progress.say(
-        f"{agent.spec.id} ({agent.spec.protocol}), {count(len(returns), kind)} at {trained.env_steps:,} "
+        f"{agent.spec.id}{protocol}, {count(len(returns), kind)} at {trained.env_steps:,} "
         f"agent steps ({which}): mean {result['mean']:.2f}, standard deviation {result['std']:.2f}, "
         f"min {result['min']:.6g}, max {result['max']:.6g}; played in {format_seconds(seconds)}"
     )

@@ -32,14 +32,19 @@ def run_export(config: Config, run: RunDirectory, *, format: str, output: str, c
     Raises:
       UserError: the folder exists or cannot be made, or there is no checkpoint.
     """
+    folder = Path(output).absolute()
+    try:
+        os.lstat(folder)  # finds a link that leads nowhere, too
+        raise UserError(f"--output={output} exists already; give a new folder")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"--output={output}: {error.strerror}; give another folder") from error
+    if not os.path.isdir(folder.parent) or not os.access(folder.parent, os.W_OK):
+        raise UserError(f"--output={output}: {folder.parent} is not a folder that can be written to")
     progress = Progress()
     agent = make_agent(config)
     trained = load_trained(run, agent, progress.say, checkpoint)
-    folder = Path(output).absolute()
-    if os.path.lexists(folder):  # a link that leads nowhere, too
-        raise UserError(f"--output={output} exists already; give a new folder")
-    if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
-        raise UserError(f"--output={output}: {folder.parent} is not a folder that can be written to")
     write = {"saved_model": _write_saved_model, "agent": _write_agent}[format]
     # Renamed once it is whole: what has its name is never half an export, whenever the process is killed.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as beside:

@@ -113,6 +113,7 @@ CLUSTER_RULES = [
     ("planning", ["separate"], "store", ["shared_memory"]),
     ("planning", ["separate"], "update_mode", Other("async")),
     ("planning", ["separate"], "averages", ["shared"]),
+    ("planning", ["separate"], "max_staleness", Other(0)),
     ("planning", ["separate"], "replay", ["global"]),
     ("update_mode", Other("sync"), "agent", ["paac"]),
 ]

@@ -260,6 +260,21 @@ def test_a_rollout_that_goes_on_longer_is_learned_from_whole_and_once(is_learned
     np.testing.assert_array_equal(next_value, np.tile(stacked[1:, None], 2))
 
 
+@pytest.mark.parametrize(("held", "is_learned_from"), [(3, False), (4, False), (4, True)])
+def test_a_rollout_that_is_longer_than_the_settings_of_a_resume_say_begins_anew(held, is_learned_from):
+    longer, shorter = Game(length=4), Game(length=2)
+    for _ in range(held):
+        longer.add()
+    if is_learned_from:
+        longer.experience.draw(longer.rng, 0)
+    shorter.experience.restore(*longer.experience.state())
+    shorter._observation, shorter._stacked = longer._observation, longer._stacked
+    for _ in range(2):
+        assert shorter.experience.due() == 0
+        shorter.add()
+    assert shorter.experience.due() == 3 * 2 * 2 / 4
+
+
 def spoil(game, envs):
     """The newest step of these environments is taken back, which begin another game."""
     game.experience.truncate(np.array(envs))

@@ -154,7 +154,7 @@ def test_the_checkpoint_that_is_asked_for_is_played(tmp_path, capsys, asked_for,
 @pytest.mark.parametrize(
     ("asked_for", "words"),
     [
-        ("best", "holds none, as it has not played 100 games"),
+        ("best", "holds none: it has not played 100 games, or was exported"),
         ("7", "agent steps of one that is there: 123"),
         ("last", "must be best"),
     ],

@@ -99,6 +99,9 @@ def test_an_export_overwrites_nothing(tmp_path, format):
         run_export(agent.config, run, format=format, output=str(tmp_path / "loop"))
     with pytest.raises(UserError, match="is not a folder"):
         run_export(agent.config, run, format=format, output=str(tmp_path / "no" / "export"))
+    for output in (tmp_path / ("n" * 300), tmp_path / ("n" * 300) / "export"):
+        with pytest.raises(UserError, match="File name too long"):
+            run_export(agent.config, run, format=format, output=str(output))
 
 
 @pytest.mark.parametrize("name", ["q/online", "online"], ids=["this format", "the one before, without names"])
