@@ -306,7 +306,7 @@ def test_a_run_resumed_in_another_way_leaves_behind_what_does_not_go_with_it(cap
 def test_the_commands_that_a_run_ends_with_can_be_pasted(capsys, tmp_path):
     run = RunDirectory(tmp_path / "my run")
     training._say_how_to_watch(run)  # there is nothing to see yet
-    run.create()
+    run.checkpoints.mkdir(parents=True)
     training._say_how_to_watch(run)
     checkpoints.save(run.checkpoints, 1, {}, {}, keep=1)
     training._say_how_to_watch(run)
