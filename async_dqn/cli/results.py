@@ -62,15 +62,14 @@ def _bench(call: Call) -> int:
     from async_dqn.tools.bench.work import Plan
 
     repetitions, seconds = (1, 8.0) if values.quick else (5, 30.0)
-    overrides = {} if values.compute_dtype is None else {"compute_dtype": values.compute_dtype}
-    replay = {"replay_capacity": values.replay_capacity, "warmup_steps": values.warmup_steps}
+    names = ("compute_dtype", "replay_capacity", "warmup_steps")
+    overrides = {name: values[name].value for name in names if values[name].value is not None}
     plan = Plan(
         work=values.work,
         is_quick=values.quick,
         seconds=seconds if values.seconds is None else values.seconds,
         num_ps=values.num_ps,
         num_workers=values.num_workers,
-        replay={name: value for name, value in replay.items() if value is not None},
         overrides=overrides if values.peer == "none" else overrides | {"gpus": "none"},  # peers compute on the CPU
     )
     bench = Bench(

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.base.errors import NoAnswer, Outage
+from async_dqn.base.errors import Outage
 from async_dqn.cluster.ledger import Counted
 from async_dqn.cluster.parameter_graph import ParameterGraph
-from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
+from async_dqn.cluster.patient_session import LostStep, PatientSession, run_patiently
 from async_dqn.store.base import Counters
 
 _HOLD_PERIOD = 0.005  # seconds between two tries while a hold is on
@@ -106,11 +106,7 @@ class Channel:
 
     def run_again(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
         """Runs one step that may be repeated, until it is through. Raises NoAnswer after the deadline."""
-        try:
-            return run_again(lambda: self.run(fetches, feed), self._deadline)
-        except LostStep as error:
-            servers = ", ".join(self.session.addresses)
-            raise NoAnswer(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
+        return run_patiently(lambda: self.run(fetches, feed), self._deadline, self.session.addresses)
 
     def send(self, counts: Counters, step: Step, again: Callable[[], Step] | None = None) -> tuple[Answer, Any]:
         """Adds `counts` and makes the step, each exactly once. Gives the answer, and what the step fetched.

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.base.errors import NoAnswer
-from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
+from async_dqn.cluster.patient_session import PatientSession, run_patiently
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.data.queue import Item
 
@@ -113,11 +112,7 @@ class RemoteQueue:
         return int(self._run(self._size))
 
     def _run(self, fetches: Any, feed: dict[tf.Tensor, Any] | None = None) -> Any:
-        try:
-            return run_again(lambda: self._session.run(fetches, feed), self._deadline)
-        except LostStep as error:
-            servers = ", ".join(self._session.addresses)
-            raise NoAnswer(f"no answer from parameter servers {servers} within {self._deadline:.0f} s") from error
+        return run_patiently(lambda: self._session.run(fetches, feed), self._deadline, self._session.addresses)
 
 
 class Mailbox:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from async_dqn.base.background import Background
-from async_dqn.base.errors import Outage, Silence
+from async_dqn.base.errors import NoAnswer, Outage, Silence
 from async_dqn.cluster.spec import wait_until_reachable
 
 # Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
@@ -47,6 +47,15 @@ def run_again(step: Callable[[], Any], deadline: float) -> Any:
         except LostStep:
             if time.monotonic() > end:
                 raise
+
+
+def run_patiently(step: Callable[[], Any], deadline: float, addresses: Sequence[str]) -> Any:
+    """As `run_again`, but raises NoAnswer, which names the servers."""
+    try:
+        return run_again(step, deadline)
+    except LostStep as error:
+        servers = ", ".join(addresses)
+        raise NoAnswer(f"no answer from parameter servers {servers} within {deadline:.0f} s") from error
 
 
 class _Connection:

@@ -33,7 +33,17 @@ def load_trained(
       UserError: there is none, or it is not one of this agent's networks.
     """
     found, name = _find(run, say, checkpoint)
-    return _trained(run, agent, found, name)
+    state = store_state(found)
+    if "online" in state and len(agent.modules) == 1:  # of format 1, which knew one network and no names
+        state = {f"{agent.modules[0].name}/online": state["online"]}
+    online = {module.name: state.get(f"{module.name}/online") for module in agent.modules}
+    for module in agent.modules:
+        one = online[module.name]
+        if one is None or one.dtype not in (np.float32, np.float16) or one.shape != (module.size,):
+            raise UserError(
+                f"--logdir={run.path}: checkpoint {found.number} is not one of this network ({module.name})"
+            )
+    return Trained({module: np.asarray(one, np.float32) for module, one in online.items()}, found.number, name)
 
 
 def _find(
@@ -68,17 +78,3 @@ def _numbered(run: RunDirectory, wanted: str) -> checkpoints.Checkpoint:
         return checkpoints.load(there[int(text)], int(text))
     except ValueError as error:
         raise UserError(f"--checkpoint={wanted}: {error}") from error
-
-
-def _trained(run: RunDirectory, agent: Agent, checkpoint: checkpoints.Checkpoint, name: str) -> Trained:
-    state = store_state(checkpoint)
-    if "online" in state and len(agent.modules) == 1:  # of format 1, which knew one network and no names
-        state = {f"{agent.modules[0].name}/online": state["online"]}
-    online = {module.name: state.get(f"{module.name}/online") for module in agent.modules}
-    for module in agent.modules:
-        found = online[module.name]
-        if found is None or found.dtype not in (np.float32, np.float16) or found.shape != (module.size,):
-            raise UserError(
-                f"--logdir={run.path}: checkpoint {checkpoint.number} is not one of this network ({module.name})"
-            )
-    return Trained({module: np.asarray(one, np.float32) for module, one in online.items()}, checkpoint.number, name)

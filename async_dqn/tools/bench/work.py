@@ -84,7 +84,6 @@ class Plan:
       seconds: for which a whole program is measured.
       num_ps, num_workers: size of the cluster.
       overrides: settings in place of the work's.
-      replay: replay_capacity and warmup_steps in place of the work's.
 
     Raises:
       UserError: at construction, naming the value and what is allowed.
@@ -96,7 +95,6 @@ class Plan:
     num_ps: int = 1
     num_workers: int = 2
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    replay: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config(self)
@@ -106,4 +104,4 @@ def config(plan: Plan, agent: str = "", /, **changes: Any) -> Config:
     """The settings of the plan with `changes`, for its own agent or another with the same presets."""
     own_agent, preset, own = WORKS[plan.work]
     size = {"num_ps": plan.num_ps, "num_workers": plan.num_workers}
-    return table.make_config(agent or own_agent, preset, {**own, **size, **plan.replay, **plan.overrides, **changes})
+    return table.make_config(agent or own_agent, preset, {**own, **size, **plan.overrides, **changes})

@@ -47,14 +47,12 @@ def run_doctor(
         ("open files", lambda: machine.check_files(config, here.result(), files)),
         ("proxy", cluster.check_proxy),
     ]
-    if config.store == "shared_memory":
-        return run_checks(checks, end, output or sys.stdout)
-    if spec is None:
+    if spec is not None:
+        checks.append(("cluster", lambda: cluster.check_cluster(lookups, here.result(), end)))
+        for job, addresses in spec.to_dict().items():
+            for index, address in enumerate(addresses):
+                lookup = lookups[host_and_port(address)[0]]
+                checks.append((f"{job} {index}", functools.partial(cluster.check_address, address, lookup, end)))
+    elif config.store == "ps":
         checks.append(("private network", lambda: cluster.check_private_network(run.path)))
-        return run_checks(checks, end, output or sys.stdout)
-    checks.append(("cluster", lambda: cluster.check_cluster(lookups, here.result(), end)))
-    for job, addresses in spec.to_dict().items():
-        for index, address in enumerate(addresses):
-            lookup = lookups[host_and_port(address)[0]]
-            checks.append((f"{job} {index}", functools.partial(cluster.check_address, address, lookup, end)))
     return run_checks(checks, end, output or sys.stdout)
