@@ -83,16 +83,15 @@ class Sequences(NamedTuple):
     recurrent_state: Any  # [N, M] float32, what was remembered before the first step
 
 
-_RMSPROP = {"optimizer": "rmsprop", "rmsprop_decay": 0.99}  # the paper's decay
+RMSPROP = {"optimizer": "rmsprop", "rmsprop_decay": 0.99}  # the paper's decay
 _FALLING = {"final_learning_rate": 0.0, "max_gradient_norm": 0.5}
 ATARI = {
-    **_RMSPROP,
     **_FALLING,
     "network": "nips",
     "layer_norm": True,
     "total_steps": 5_000_000,
     "envs_per_worker": 8,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "optimizer_epsilon": 1e-5,
     "entropy_cost": 0.003,
     "final_entropy_cost": 0.0003,
@@ -101,7 +100,7 @@ ATARI = {
     "trace": 0.95,
 }
 PAPER = {
-    **_RMSPROP,
+    **RMSPROP,
     "final_learning_rate": 0.0,
     "network": "nips",
     "center_frames": False,
@@ -115,7 +114,7 @@ PAPER = {
     "trace": 1.0,
 }
 CARTPOLE = {
-    **_RMSPROP,
+    **RMSPROP,
     **_FALLING,
     "total_steps": 200_000,
     "envs_per_worker": 8,

@@ -31,7 +31,9 @@ class PAACConfig(a3c.A3CConfig):
             )
 
 
-_ATARI = a3c.ATARI | {
+_ATARI = {
+    **a3c.ATARI,
+    **a3c.RMSPROP,
     "envs_per_worker": 16,
     "learning_rate": 0.0015,
     "entropy_cost": 0.01,
