@@ -44,6 +44,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "", cores: int = 2) -> str:
+    command = re.sub(r" --(logdir|output|progress)=\S+", "", command)  # which change nothing of what is measured
     found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", revision {revision[:7]}" if revision else "")
     return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, {cores} cores; TensorFlow {versions['tensorflow']}, {found}."
 

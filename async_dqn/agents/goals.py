@@ -12,6 +12,7 @@ STEPS_ON_PONG = {
     ("ppo", "pong"): (645_984, 1_347_472),
     ("pqn", "pong"): (766_640, 1_646_640),
     ("paac", "pong"): (2_181_128, 2_998_744),
+    ("a3c", "pong"): (2_009_688, 2_675_960),
 }
 _FREE = {
     "env", "agent", "seed", "total_steps", "num_ps", "num_workers", "store", "max_nonfinite"

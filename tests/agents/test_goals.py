@@ -14,6 +14,7 @@ RUNS = {
     ("ppo", "pong"): sum(PPO_RUNS.values(), []),
     ("pqn", "pong"): SHARED_RUNS["pqn"],
     ("paac", "pong"): SHARED_RUNS["paac"],
+    ("a3c", "pong"): SHARED_RUNS["a3c"],
 }
 
 
