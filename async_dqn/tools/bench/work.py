@@ -38,6 +38,7 @@ _A2C = {
     "t_max": 5,
     "trace": 1.0,
     "optimizer": "rmsprop",
+    "rmsprop_decay": 0.99,
     "optimizer_epsilon": 1e-5,
     "learning_rate": 7e-4,
     "final_learning_rate": -1.0,  # it stays
