@@ -220,8 +220,9 @@ def parse(arguments: Sequence[str], commands: Mapping[str, Command]) -> tuple[Co
     agent = _agent_name(rest) if command.trains else Config.agent
     values = flags.FlagValues()
     wants_help = "--help" in rest or "-h" in rest
-    given_workers = _value(rest, "num_workers") or ""
-    num_workers = 1 if name == "baseline" else int(given_workers) if given_workers.isdecimal() else Config.num_workers
+    given = _value(rest, "num_workers") or ""
+    is_number = given.isdecimal() and len(given) < 5  # what is wrong with others is said where flags are read
+    num_workers = 1 if name == "baseline" else int(given) if is_number else Config.num_workers
     preset, shown = _preset(rest, agent, num_workers) if command.trains and wants_help else ("", {})
     _define(values, command, table.find(agent), shown)
     if wants_help:
