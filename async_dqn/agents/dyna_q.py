@@ -95,7 +95,7 @@ class DynaQConfig(DQNConfig):
         if self.averages != "own":
             return f"--averages={self.averages}: with --planning=separate no network is all workers'; leave it out"
         if self.max_staleness:
-            return f"--max_staleness={self.max_staleness}: with --planning=separate planners' would count; leave it out"
+            return f"--max_staleness={self.max_staleness}: with --planning=separate planners update too; leave it out"
         if self.replay != "local":
             return f"--replay={self.replay}: with --planning=separate worker 0 acts; give one of the two"
         return ""

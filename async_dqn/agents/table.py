@@ -88,7 +88,7 @@ def for_many_workers(cls: type[Config], base: Mapping[str, Any], given: Mapping[
 
 
 def set_by_workers(agent: str, preset: str, given: Mapping[str, Any]) -> set[str]:
-    """The settings that follow from the number of workers, as they are not given: of a preset, or auto."""
+    """Names of the settings that a preset, or auto, sets by the number of workers, but those that are given."""
     name = auto_preset(agent, given) if preset == "auto" else preset
     one, *more = (find(agent).preset(name, num_workers) for num_workers in (1, 2, 4))
     varied = {key for key in one if any(other.get(key) != one[key] for other in more)}

@@ -98,6 +98,19 @@ def test_other_numbers_of_workers_may_be_compared_in_a_folder_later(asked, agent
             begun("2", f"--{other}")
 
 
+def test_after_an_interrupt_no_other_run_begins_even_if_this_one_could_not_save(tmp_path, monkeypatch, capsys):
+    stop, begun = threading.Event(), []
+
+    def fails(trial, *how):
+        begun.append(trial.name)
+        stop.set()
+        return 1
+
+    monkeypatch.setattr(compare, "execute", fails)
+    assert compare.run_compare(comparison(tmp_path / "a"), stop, Progress()) == 130
+    assert len(begun) == 1 and "goes on from here" in capsys.readouterr().out
+
+
 def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     assert call("--quick", f"--logdir={tmp_path}") == 0
     assert call() == 0
