@@ -35,7 +35,8 @@ def make(num_steps=60, imagine=imagine, n_step=1, **settings):
     )
     options = {"simulated_ratio": 1.0, "depth": 1, "sweeping": "uniform", "max_model_error": 0.1} | settings
     experience = DynaExperience(
-        replay, discount=DISCOUNT, imagine=imagine, evaluate=evaluate, batch_size=8, train_period=1, warmup_steps=10,
+        replay, discount=DISCOUNT, num_actions=NUM_ACTIONS, imagine=imagine, evaluate=evaluate, batch_size=8,
+        train_period=1, warmup_steps=10,
         **options,
     )  # fmt: skip
     rng = np.random.default_rng(0)

@@ -198,6 +198,7 @@ class DynaQ(DQN):
             depth=config.planning_depth,
             sweeping=config.sweeping,
             max_model_error=config.max_model_error,
+            num_actions=self.spec.num_actions,
             imagine=self._imagine,
             evaluate=evaluate,
             batch_size=config.batch_size,
@@ -236,12 +237,9 @@ class DynaQ(DQN):
         chosen = {name: tf.gather(one, batch.a_tm1, batch_dims=1) for name, one in named.items()}
         change = batch.s_1[:, 0] - batch.s_tm1[:, 0]  # [B, D]
         ended = tf.cast(batch.discount_1 == 0, tf.float32)  # [B]
-        # A state in which nothing goes on has no value: where it lies would but blur where episodes go on.
-        goes_on = 1 - ended
-        of_change = losses.weighted_mean(losses.relative_errors(chosen["change"], change, goes_on), goes_on)
-        # So far from the others, a reward is that of a crash, which counts by its size.
-        of_reward = losses.relative_errors(
-            chosen["reward"][:, None], batch.r_1[:, None], tf.ones_like(ended), bound=10.0
-        )
+        of_change = losses.relative_errors(chosen["change"], change, batch.deviation[:-1])
+        # Squared: where a reward cannot be foreseen, as that of a crash, its mean is what values follow from.
+        of_reward = tf.square((chosen["reward"] - batch.r_1) / batch.deviation[-1])
         of_end = tf.nn.sigmoid_cross_entropy_with_logits(labels=ended, logits=chosen["termination"])
-        return of_change + tf.reduce_mean(of_reward + of_end)
+        # A state in which nothing goes on has no value: where it lies would but blur where episodes go on.
+        return losses.weighted_mean(of_change, 1 - ended) + tf.reduce_mean(of_reward + of_end)

@@ -39,6 +39,7 @@ class DynaBatch(NamedTuple):
     weight: np.ndarray  # [B] float32, 0 for simulated rows that come after the end of an episode
     model_error: np.ndarray  # [B] float32, of the model now, the same in all rows
     model_age: np.ndarray  # [B] float32, updates of the model since it gave a simulated row, the same in all rows
+    deviation: np.ndarray  # [D + 1] float32, what `Spread.deviation` is now
 
 
 class Simulated(Protocol):
@@ -87,6 +88,33 @@ class ModelError:
         return float((squared / unit).sum() / (variance / unit).sum())
 
 
+class Spread:
+    """How much changes of the state and rewards vary over the latest real minibatches.
+
+    Args:
+      size: numbers D in a state.
+    """
+
+    def __init__(self, size: int):
+        # How many values there were, their sum and that of their squares, older ones counting less.
+        self.sums = np.zeros((3, size + 1))
+
+    def add(self, change: np.ndarray, goes_on: np.ndarray, reward: np.ndarray) -> None:
+        """Takes in a minibatch: changes [B, D], which count where the episode goes on, [B] bool, and rewards [B]."""
+        values = np.column_stack([change, reward]).astype(np.float64)  # [B, D + 1]
+        counts = np.ones_like(values)
+        counts[~goes_on, :-1] = 0
+        self.sums = _MEMORY * self.sums + np.stack([counts, counts * values, counts * values**2]).sum(axis=1)
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """[D + 1] standard deviations of the D changes and of the reward; 1 where nothing varies."""
+        count, total, squares = self.sums
+        mean, square = total / np.maximum(count, 1), squares / np.maximum(count, 1)
+        variance = square - mean**2
+        return np.sqrt(np.where(variance > 1e-12 * np.maximum(square, 1), variance, 1.0))  # above rounding errors
+
+
 class VisitCounts:
     """How often states were seen, by the signs of random projections (SimHash; Tang et al. 2017).
 
@@ -126,6 +154,7 @@ class DynaExperience(ReplayExperience):
       sweeping: how states to plan from are chosen, one of `SWEEPINGS`: any of replay; those with a large Bellman error
         or that lead to one (Moore & Atkeson 1993); those that were seldom seen.
       max_model_error: share of the variance of the change of a state that the model may fail to explain.
+      num_actions: A.
       imagine: outputs of the networks, observations [N, 1, D] -> what the model says of them.
       evaluate: the networks' outputs on stacked observations.
     """
@@ -139,6 +168,7 @@ class DynaExperience(ReplayExperience):
         depth: int,
         sweeping: str,
         max_model_error: float,
+        num_actions: int,
         imagine: Callable[[Outputs, np.ndarray], Imagined],
         evaluate: Evaluate,
         batch_size: int,
@@ -147,8 +177,8 @@ class DynaExperience(ReplayExperience):
     ):
         super().__init__(replay, batch_size=batch_size, train_period=train_period, warmup_steps=warmup_steps)
         real = self.batch
-        self._num_starts = batch_size // depth
-        self._candidates = replay.make_batch(_CANDIDATES * self._num_starts)
+        self._num_starts, self._num_actions = batch_size // depth, num_actions
+        self._candidates = replay.make_batch(self._num_starts * (1 if sweeping == "uniform" else _CANDIDATES))
         self._discount, self._depth, self._sweeping = discount, depth, sweeping
         self._simulated_ratio, self._max_model_error = simulated_ratio, max_model_error
         self._imagine, self._evaluate = imagine, evaluate
@@ -157,10 +187,11 @@ class DynaExperience(ReplayExperience):
         _, _, *of_one_step = self._one_step
         for column in of_one_step:
             column[:] = 0  # a minibatch may be simulated before there was a real one
-        self.batch: Any = DynaBatch(*real, *of_one_step, *flags)
-        self._visits = VisitCounts(real.s_tm1[0].size)
+        size = real.s_tm1[0].size
+        self.batch: Any = DynaBatch(*real, *of_one_step, *flags, aligned_empty((size + 1,), np.float32))
+        self.batch.deviation[:] = 1
+        self._visits, self._error, self._spread = VisitCounts(size), ModelError(size), Spread(size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
-        self._error = ModelError(real.s_tm1[0].size)
         self._simulated: Simulated | None = None  # None: it plans itself
 
     def learn_from(self, simulated: Simulated) -> None:
@@ -207,6 +238,9 @@ class DynaExperience(ReplayExperience):
         starts = self._replay.draw(len(self._real.a_tm1), rng)
         self._replay.gather(*starts, self._real)
         self._replay.gather(*starts, self._one_step, n_step=1)
+        change = (self.batch.s_1 - self.batch.s_tm1)[:, 0]  # [B, D]
+        self._spread.add(change, self.batch.discount_1 > 0, self.batch.r_1)
+        self.batch.deviation[:] = self._spread.deviation
         self.batch.is_simulated[:], self.batch.weight[:], self.batch.model_age[:] = 0, 1, 0
         self.batch.model_error[:] = self._error.share
         if self.plans:
@@ -216,10 +250,8 @@ class DynaExperience(ReplayExperience):
     def simulate(self, rng: np.random.Generator) -> None:
         """Fills the minibatch with simulated transitions."""
         batch, count = self.batch, self._num_starts
-        self._replay.sample(len(self._candidates.a_tm1), rng, self._candidates)
-        state = self._candidates.s_tm1[self._chosen(rng)]  # [P, 1, D]
+        state, action = self._starts(rng)
         outputs, each, alive = self._evaluate(state), np.arange(count), np.ones(count, bool)
-        action = rng.integers(outputs["q_values"].shape[1], size=count, dtype=np.int32)
         batch.is_simulated[:], batch.model_error[:], batch.model_age[:] = 1, self._error.share, 0
         for depth in range(self._depth):
             if depth:
@@ -236,39 +268,52 @@ class DynaExperience(ReplayExperience):
             alive &= termination < 0.5
             state = following
 
-    def _chosen(self, rng: np.random.Generator) -> np.ndarray:
-        """Indices of the candidates to plan from, drawn without replacement in proportion to what they promise."""
-        gumbel = rng.gumbel(size=len(self._candidates.a_tm1))
+    def _starts(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """States [P, 1, D] of replay and random actions [P] in them to plan from.
+
+        The pairs are drawn from candidates without replacement, in proportion to what they promise.
+        """
+        count = len(self._candidates.a_tm1)
+        self._replay.sample(count, rng, self._candidates)
+        state, action = self._candidates.s_tm1, rng.integers(self._num_actions, size=count, dtype=np.int32)
         if self._sweeping == "uniform":
-            promise = np.ones(len(gumbel))
-        elif self._sweeping == "novelty":
-            promise = 1 / np.sqrt(1 + self._visits.of(self._candidates.s_tm1))
+            return state, action
+        if self._sweeping == "novelty":
+            promise = 1 / np.sqrt(1 + self._visits.of(state))
         else:
-            promise = self._bellman_errors() + 1e-6
-        return np.argpartition(-(np.log(promise) + gumbel), self._num_starts - 1)[: self._num_starts]
+            promise = self._bellman_errors(state, action) + 1e-6
+        order = np.log(promise) + rng.gumbel(size=count)
+        chosen = np.argpartition(-order, self._num_starts - 1)[: self._num_starts]
+        return state[chosen], action[chosen]
 
-    def _bellman_errors(self) -> np.ndarray:
-        """[C] of the candidates: the larger of their own error and that of where they lead, as the model says it."""
-        own = self._errors(self._candidates.s_tm1, self._candidates.a_tm1)
-        return np.maximum(own, self._candidates.discount_t * self._errors(self._candidates.s_t, None))
+    def _bellman_errors(self, state: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """[C] of actions [C] in states [C, 1, D]: the larger of the error there and of that where they lead."""
+        outputs = self._evaluate(state)
+        own, discount, following, outputs = self._error_of(outputs, state, action)
+        after, *_ = self._error_of(outputs, following, outputs["q_values"].argmax(axis=1))
+        return np.maximum(own, discount * after)
 
-    def _errors(self, state: np.ndarray, action: np.ndarray | None) -> np.ndarray:
-        """[C] sizes of the one-step errors of actions, or of the best ones, in states [C, 1, D]."""
-        outputs, each = self._evaluate(state), np.arange(len(state))
-        q_values = outputs["q_values"]
-        action = q_values.argmax(axis=1) if action is None else action
-        imagined = self._imagine(outputs, state)
-        following = self._evaluate(imagined.next_observation[each, action][:, None])["q_values"].max(axis=1)
+    def _error_of(
+        self, outputs: Outputs, state: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Outputs]:
+        """What the model says of actions [C]: size of the error [C], discount [C], next state and outputs there."""
+        each, imagined = np.arange(len(state)), self._imagine(outputs, state)
+        following = imagined.next_observation[each, action][:, None]  # [C, 1, D]
         discount = self._discount * (1 - imagined.termination[each, action])
-        return np.abs(imagined.reward[each, action] + discount * following - q_values[each, action])
+        next_outputs = self._evaluate(following)
+        target = imagined.reward[each, action] + discount * next_outputs["q_values"].max(axis=1)
+        return np.abs(target - outputs["q_values"][each, action]), discount, following, next_outputs
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays, values = super().state()
         own = {"visits": self._visits.counts.copy(), "error_sums": self._error.sums, "error_weight": self._error.weight}
+        own["spread_sums"] = self._spread.sums
         return arrays | own, values | {"planned": self._planned}
 
     def restore(self, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> None:
         super().restore(arrays, values)
         self._visits.counts[:] = arrays["visits"]
         self._error.sums, self._error.weight = arrays["error_sums"], arrays["error_weight"]
+        self._spread.sums = arrays["spread_sums"]
+        self.batch.deviation[:] = self._spread.deviation
         self._planned = values["planned"]

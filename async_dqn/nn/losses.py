@@ -11,9 +11,7 @@ import tensorflow as tf
 def _check(*pairs: tuple[tf.Tensor, int]) -> None:
     for tensor, rank in pairs:
         if tensor.shape.rank != rank:
-            raise ValueError(
-                f"{tensor.name if hasattr(tensor, 'name') else 'tensor'} has rank {tensor.shape.rank}, not {rank}"
-            )
+            raise ValueError(f"{getattr(tensor, 'name', 'tensor')} has rank {tensor.shape.rank}, not {rank}")
 
 
 def huber(error: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
@@ -305,28 +303,22 @@ def weighted_mean(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(tf.reduce_sum(weight * value), tf.reduce_sum(weight))
 
 
-def relative_errors(value: tf.Tensor, target: tf.Tensor, weight: tf.Tensor, bound: float = 1.0) -> tf.Tensor:
+def relative_errors(value: tf.Tensor, target: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:
     """How wrong vectors are, in units of how much each number varies, so that all count alike.
 
-    Up to `bound` standard deviations errors are squared, beyond it twice the Huber loss is linear: a rare large change
-    does not undo what is known of all others.
+    Up to one standard deviation errors are squared, beyond it twice the Huber loss is linear: a rare large change does
+    not undo what is known of all others.
 
     Args:
       value: [B, D] of the network.
       target: [B, D] what they should be.
-      weight: [B], none negative: how much a row counts for how much the numbers vary.
-      bound: the larger, the closer to the mean is what is learned.
+      deviation: [D] standard deviations over many minibatches; by those of this one alone rare values would count less.
 
     Returns:
-      [B] means over the D numbers. Numbers that do not vary count as they are. No gradient reaches `target`.
+      [B] means over the D numbers. No gradient reaches `target`.
     """
-    _check((value, 2), (target, 2), (weight, 1))
-    target = tf.stop_gradient(target)
-    share = tf.math.divide_no_nan(weight, tf.reduce_sum(weight))[:, None]  # [B, 1]
-    mean = tf.reduce_sum(share * target, axis=0)  # [D]
-    variance = tf.reduce_sum(share * (target - mean) ** 2, axis=0)  # [D]
-    deviations = (value - target) * tf.math.rsqrt(tf.where(variance > 1e-12, variance, 1.0))  # [B, D]
-    return tf.reduce_mean(2 * huber(deviations, bound), axis=1)
+    _check((value, 2), (target, 2), (deviation, 1))
+    return tf.reduce_mean(2 * huber((value - tf.stop_gradient(target)) / deviation), axis=1)
 
 
 def clip_together(gradients: Sequence[tf.Tensor], max_norm: float) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from planning_helpers import DISCOUNT, imagine, make
 
-from async_dqn.data.planning import ModelError, VisitCounts
+from async_dqn.data.planning import ModelError, Spread, VisitCounts
 
 
 def test_the_error_of_the_model_is_the_share_of_the_variance_that_it_does_not_explain():
@@ -93,27 +93,31 @@ def test_the_model_learns_from_single_steps_whatever_the_length_of_returns():
     assert ended.any() and (batch.discount_t[~ended] < DISCOUNT).all() and (batch.r_t[~ended] > state[~ended]).all()
 
 
-def test_prioritized_sweeping_prefers_large_errors_and_what_leads_to_them():
-    experience = make(sweeping="prioritized")
-    experience._replay.sample(len(experience._candidates.a_tm1), np.random.default_rng(0), experience._candidates)
-    state, action = experience._candidates.s_tm1[:, 0, 0], experience._candidates.a_tm1
-    discount_t = experience._candidates.discount_t
+def errors_by_hand(state, action):
+    """Of actions in states [C] of the known model, the larger of the error there and of that where they lead."""
 
     def error(x, a):
-        discount = DISCOUNT * (0.75 if a == 0 else 1)
-        following = x + 1 + a
-        return abs(x + discount * max(0, 10 * following) - (10 * x if a else 0))
+        return abs(x + discount(a) * 10 * (x + 1 + a) - (10 * x if a else 0))
 
-    expected = [
-        max(error(x, a), discount * error(x + 1 + a, 1))
-        for x, a, discount in zip(state, action, discount_t, strict=True)
-    ]
-    np.testing.assert_allclose(experience._bellman_errors(), expected, rtol=1e-5)
-    counts = np.zeros(len(state))
-    for seed in range(300):
-        counts[experience._chosen(np.random.default_rng(seed))] += 1
-    order = np.argsort(expected)
-    assert counts[order[-8:]].mean() > 1.2 * counts[order[:8]].mean()
+    def discount(a):
+        return DISCOUNT * (0.75 if a == 0 else 1)
+
+    return [max(error(x, a), discount(a) * error(x + 1 + a, 1)) for x, a in zip(state, action, strict=True)]
+
+
+def test_prioritized_sweeping_prefers_large_errors_and_what_leads_to_them():
+    experience, uniform = make(sweeping="prioritized"), make()
+    state, action = np.arange(12, dtype=np.float32), np.arange(12, dtype=np.int32) % 2
+    found = experience._bellman_errors(state[:, None, None], action)
+    np.testing.assert_allclose(found, errors_by_hand(state, action), rtol=1e-5)
+    means = []
+    for each in (experience, uniform):
+        rng = np.random.default_rng(0)
+        starts = [each._starts(rng) for _ in range(300)]
+        means.append(np.mean([errors_by_hand(state[:, 0, 0], action) for state, action in starts]))
+        assert {len(action) for _, action in starts} == {8}
+        assert {int(one) for _, action in starts for one in action} == {0, 1}
+    assert means[0] > 1.15 * means[1]
 
 
 def test_novelty_prefers_what_was_seldom_seen():
@@ -122,15 +126,25 @@ def test_novelty_prefers_what_was_seldom_seen():
     visits.add(np.repeat(common, 50, axis=0))
     visits.add(rare)
     np.testing.assert_array_equal(visits.of(np.concatenate([common, rare])), [50, 1])
-    experience = make(sweeping="novelty")
-    experience._replay.sample(len(experience._candidates.a_tm1), np.random.default_rng(0), experience._candidates)
-    visited = experience._visits.of(experience._candidates.s_tm1)
-    counts = np.zeros(len(visited))
-    for seed in range(300):
-        counts[experience._chosen(np.random.default_rng(seed))] += 1
-    if visited.min() < visited.max():
-        assert counts[visited == visited.min()].mean() > counts[visited == visited.max()].mean()
-    assert visited.sum() > 0
+    experience, uniform = make(sweeping="novelty"), make()
+    means = []
+    for each in (experience, uniform):
+        rng = np.random.default_rng(0)
+        means.append(np.mean([experience._visits.of(each._starts(rng)[0]) for _ in range(300)]))
+    assert means[0] < 0.95 * means[1]
+
+
+def test_deviations_are_those_of_the_latest_minibatches_and_of_states_where_the_episode_goes_on():
+    spread = Spread(2)
+    np.testing.assert_array_equal(spread.deviation, 1)  # nothing is known
+    change = np.array([[1, 5], [3, 5], [99, 99]], np.float32)
+    spread.add(change, np.array([True, True, False]), np.array([0, 0, 6], np.float32))
+    np.testing.assert_allclose(spread.deviation, [1, 1, np.sqrt(8)], rtol=1e-6)  # the second does not vary
+    rng = np.random.default_rng(0)
+    for scale in (50, 2):
+        for _ in range(2_000):
+            spread.add(scale * rng.normal(size=(8, 2)) + 7, np.ones(8, bool), scale * rng.normal(size=8))
+    np.testing.assert_allclose(spread.deviation, 2, rtol=0.1)
 
 
 @pytest.mark.parametrize("sweeping", ["uniform", "prioritized", "novelty"])
