@@ -1,5 +1,6 @@
 """What can be asked for on a command line: sub-commands, their flags, and how both are read."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ from async_dqn.settings.fields import type_of
 
 TEXT: flags.ArgumentParser = flags.ArgumentParser()
 SPEC = "JSON file with the addresses of all ps and workers; without it, TF_CONFIG is read."
-PROGRESS: tuple[str, flags.ArgumentParser, Any, str] = (
+Option = tuple[str, flags.ArgumentParser, Any, str]  # a flag: its name, parser, default and help
+PROGRESS: Option = (
     "progress",
     flags.EnumParser(["auto", "plain"]),
     "auto",
@@ -53,17 +55,12 @@ class Whole(Number):
     syntactic_help = "a whole number"
 
     def _read(self, argument: Any) -> Any:
-        try:
+        with contextlib.suppress(ValueError):
             return int(argument)
-        except ValueError:
-            pass
-        try:
-            number = float(argument)
-        except ValueError:
-            number = math.nan
-        if not number.is_integer():
-            raise ValueError("must be a whole number")
-        return int(number)
+        with contextlib.suppress(ValueError):
+            if (number := float(argument)).is_integer():
+                return int(number)
+        raise ValueError("must be a whole number")
 
 
 class _TrueOrFalse(flags.BooleanParser):
@@ -76,9 +73,7 @@ class _TrueOrFalse(flags.BooleanParser):
             raise ValueError("must be true or false") from None
 
 
-def _define_boolean(values: flags.FlagValues, name: str, default: bool | None, text: str) -> None:
-    flags.DEFINE_boolean(name, default, text, flag_values=values)
-    values[name].parser = _TrueOrFalse()
+_PARSERS: dict[type, flags.ArgumentParser] = {bool: flags.BooleanParser(), str: TEXT, int: Whole(), float: Number()}
 
 
 class Call(NamedTuple):
@@ -109,44 +104,32 @@ class Command:
     logdir: str = ""
     trains: bool = False
     joins_cluster: bool = False
-    options: Sequence[tuple[str, flags.ArgumentParser, Any, str]] = ()
+    options: Sequence[Option] = ()
     operands: str = ""
 
 
 def _define(values: flags.FlagValues, command: Command, agent: type[Agent], shown: Mapping[str, Any]) -> None:
     """Defines the flags of a command; `shown` are settings whose values the help gives in place of defaults."""
-    serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+    options: list[Option] = []
     for field in dataclasses.fields(agent.Config) if command.trains else ():
         choices = field.metadata["choices"]
         allowed = f" One of: {', '.join(choices)}." if choices else ""
         text = f"{field.metadata['help']}{allowed} [{shown.get(field.name, field.default)}]"
-        if type_of(field) is bool:
-            _define_boolean(values, field.name, None, text)
-        elif type_of(field) is str:
-            flags.DEFINE_string(field.name, None, text, flag_values=values)
-        else:
-            number: flags.ArgumentParser = Whole() if type_of(field) is int else Number()
-            flags.DEFINE(number, field.name, None, text, values, serializer)
+        options.append((field.name, _PARSERS[type_of(field)], None, text))
     if command.trains:
         text = f"Settings to start from: auto (by --env), {', '.join(agent.presets)}. Single flags override it."
-        flags.DEFINE_string("preset", "auto", text, flag_values=values)
-        _define_boolean(values, "resume", False, "Resume the run in --logdir.")
+        options += [("preset", TEXT, "auto", text), ("resume", _PARSERS[bool], False, "Resume the run in --logdir.")]
     if command.logdir:
-        flags.DEFINE_string("logdir", None, command.logdir, flag_values=values)
-    _define_boolean(values, "verbose", False, "Show TensorFlow's own messages and full tracebacks.")
+        options.append(("logdir", TEXT, None, command.logdir))
+    options.append(("verbose", _PARSERS[bool], False, "Show TensorFlow's own messages and full tracebacks."))
     if command.joins_cluster:
-        flags.DEFINE_string("cluster_spec", None, SPEC, flag_values=values)
-        flags.DEFINE(
-            Whole(),
-            "task_index",
-            None,
-            "Which ps or worker of the cluster this process is, from 0.",
-            values,
-            serializer,
-        )
-    for name, parser, default, text in command.options:
+        place = "Which ps or worker of the cluster this process is, from 0."
+        options += [("cluster_spec", TEXT, None, SPEC), ("task_index", Whole(), None, place)]
+    serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+    for name, parser, default, text in (*options, *command.options):
         if isinstance(parser, flags.BooleanParser):
-            _define_boolean(values, name, default, text)
+            flags.DEFINE_boolean(name, default, text, flag_values=values)
+            values[name].parser = _TrueOrFalse()
         else:
             flags.DEFINE(parser, name, default, text, values, serializer)
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from async_dqn.base.errors import RunError, UserError, one_line
@@ -38,10 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if verbose:
             raise
-        place = error.__traceback__
-        while place and place.tb_next:
-            place = place.tb_next
-        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else "?"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename}:{last.lineno}"
         _complain(f"{type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)")
         return 1
 

@@ -128,14 +128,17 @@ def _shared_worker(call: Call) -> int:
         run.check(resume=values.resume)
     devices.hide_gpus(devices.card_of_worker(config.gpus, index))
     should_stop = signals.install()
-    from async_dqn.roles import shared_worker
     from async_dqn.run import build
+    from async_dqn.run.recovery import WorkerRun
 
     agent = build.make_agent(config, index)
     store = build.make_shared_store(agent, values.memory, should_stop.is_set)
     queue = build.make_shared_queue(agent, store, values.experience)
     run.create()
-    return shared_worker.run_shared_worker(agent, run, store, queue, resume=values.resume, should_stop=should_stop)
+    progress = Progress(name=f"worker {index}")
+    num_threads = devices.take_share(agent.config, index, config.num_workers, progress.say)
+    whole = WorkerRun(agent, run, store, progress, should_stop, queue, leave=os._exit)
+    return whole.run(resume=values.resume, num_threads=num_threads)
 
 
 def _worker(call: Call) -> int:

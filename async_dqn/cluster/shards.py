@@ -240,16 +240,10 @@ class Shard:
             return tf.cond(tf.identity(condition), refresh, lambda: tf.constant(False))
 
 
-def make_shards(modules: Sequence[Module], num_ps: int, num_workers: int) -> list[Shard]:
-    """The variables of all modules, cut into one shard a ps, and its operations. Call it in a strategy's scope."""
-    held, records = make_variables(modules, num_ps, num_workers)
-    return [Shard(k, held[k], record) for k, record in enumerate(records)]
-
-
 def make_variables(
     modules: Sequence[Module], num_ps: int, num_workers: int
 ) -> tuple[list[dict[str, ModuleShard]], list[tf.Variable]]:
-    """The modules' shards and the records of all ps."""
+    """The modules' shards and the records of all ps. Call it in a strategy's scope."""
     held: list[dict[str, ModuleShard]] = [{} for _ in range(num_ps)]
     for module in modules:
         sizes = shard_sizes(module.size, num_ps)

@@ -228,7 +228,7 @@ def _value_if(condition: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
 def make_versioned_shards(
     modules: Sequence[Module], num_ps: int, num_workers: int, quorum: Quorum
 ) -> list[VersionedShard]:
-    """As `shards.make_shards`. Call it in a strategy's scope."""
+    """All modules cut into one shard a ps, with a row for each worker's gradient. Call it in a strategy's scope."""
     held, records = make_variables(modules, num_ps, num_workers)
     num_rows = num_workers + (0 if quorum.is_synchronous else 1)
 

@@ -39,7 +39,14 @@ class PrioritizedSampler:
 
     def sample(self, rng: np.random.Generator, step: int, out: WeightedTransition) -> None:
         *transition, weight = out
-        self._drawn, env, index = self._draw(len(weight), rng)
+        self._admit_new()
+
+        def propose(count: int) -> tuple[np.ndarray, np.ndarray]:
+            leaves = self._tree.find(rng.random(count) * self._tree.total)
+            return self._slots(leaves[self._tree.values[leaves] > 0])  # 0: the replay is empty
+
+        env, index = self._replay.accept(len(weight), propose)
+        self._drawn = self._leaves(env, index)
         self._replay.gather(env, index, Transition(*transition))
         weight[:] = self._weights(self._drawn, self._importance_exponent(step))
 
@@ -48,29 +55,6 @@ class PrioritizedSampler:
         values = (np.abs(per_item.astype(np.float64)) + _SMALLEST) ** self._priority_exponent
         self._tree.set(self._drawn, values)
         self._largest = max(self._largest, float(values.max()))
-
-    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws B valid starts, each independently and in proportion to its priority.
-
-        Returns:
-          Their leaves, environments and indices, each [B].
-
-        Raises:
-          ValueError: there is no valid start.
-        """
-        self._admit_new()
-        drawn = np.empty((3, 0), np.int64)  # rows: leaf, environment, index
-        while drawn.shape[1] < batch_size:
-            # As in `Replay.sample`: a few more than are missing, of which the first valid ones are used.
-            missing = batch_size - drawn.shape[1]
-            leaf = self._tree.find(rng.random(missing + missing // 8 + 4) * self._tree.total)
-            env, index = self._slots(leaf)
-            valid = self._replay.is_valid(env, index) & (self._tree.values[leaf] > 0)  # 0: the replay is empty
-            if not valid.any() and not len(self._replay):
-                raise ValueError(f"cannot draw {batch_size}: replay has no valid start")
-            drawn = np.concatenate([drawn, np.stack([leaf, env, index])[:, valid]], axis=1)
-        leaf, env, index = drawn[:, :batch_size]
-        return leaf, env, index
 
     def _weights(self, leaves: np.ndarray, exponent: float) -> np.ndarray:
         """Importance weights [B] of leaves [B], the largest of them 1 (section 3.4)."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from async_dqn.data.block import Block, decode, steps
-from async_dqn.data.experience import Experience, ReplayExperience
+from async_dqn.data.experience import Experience, ReplayExperience, Step
 from async_dqn.data.queue import ExperienceQueue, Item
 from async_dqn.data.replay import Replay
 from async_dqn.data.rollout import RolloutExperience
@@ -155,14 +155,11 @@ class RolloutReceiver(_Receiver):
         spoilt = np.concatenate([block.arrays["spoilt"] for block, _ in blocks], axis=1)  # [T, all N]
         for t, parts in enumerate(together):
             one_step = [step._replace(stacked=stacked) for step, stacked in parts]
-            outputs = {name: np.concatenate([step.outputs[name] for step in one_step]) for name in one_step[0].outputs}
-            columns = {
-                name: np.concatenate([getattr(step, name) for step in one_step])
-                for name in one_step[0]._fields
-                if name != "outputs"
-            }
-            joined = one_step[0]._replace(outputs=outputs, **columns)
-            self.inner.add(joined, 0)
+            columns: dict[str, Any] = dict(zip(Step._fields, zip(*one_step, strict=True), strict=True))
+            outputs = columns.pop("outputs")
+            joined = {name: np.concatenate(one) for name, one in columns.items()}
+            heads = {head: np.concatenate([one[head] for one in outputs]) for head in outputs[0]}
+            self.inner.add(Step(outputs=heads, **joined), 0)
             if spoilt[t].any():
                 self.inner.truncate(np.flatnonzero(spoilt[t]))
 

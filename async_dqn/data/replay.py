@@ -1,6 +1,7 @@
 """Replay: one ring of single observations per environment; stacks and n-step returns are built on read."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -169,19 +170,34 @@ class Replay:
 
     def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The valid starts (env, index) that `sample` takes, each [B]."""
-        filled = np.minimum(self._cursors.added, self.slots_per_env)  # [N]
-        ends = np.cumsum(filled)
+        ends = np.cumsum(np.minimum(self._cursors.added, self.slots_per_env))  # [N]
+
+        def propose(count: int) -> tuple[np.ndarray, np.ndarray]:
+            drawn = rng.integers(max(ends[-1], 1), size=count)
+            env = np.minimum(np.searchsorted(ends, drawn, side="right"), self.num_envs - 1)
+            return env, drawn - ends[env] + self._cursors.added[env]
+
+        return self.accept(batch_size, propose)
+
+    def accept(
+        self, batch_size: int, propose: Callable[[int], tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The first B valid starts (env, index) among those that are proposed, each [B].
+
+        Args:
+            propose: gives slots (env, index) in the ring, at most as many as asked for.
+
+        Raises:
+            ValueError: if there is no valid start.
+        """
         starts = np.empty((2, 0), np.int64)  # rows: environment, index
-        while starts.shape[1] < batch_size:
+        while (missing := batch_size - starts.shape[1]) > 0:
             # A few more than are missing make a second round rare; the first accepted ones are used.
-            missing = batch_size - starts.shape[1]
-            draw = rng.integers(max(ends[-1], 1), size=missing + missing // 8 + 4)
-            env = np.minimum(np.searchsorted(ends, draw, side="right"), self.num_envs - 1)
-            index = draw - ends[env] + self._cursors.added[env]
+            env, index = propose(missing + missing // 8 + 4)
             valid = self.is_valid(env, index)
             if not valid.any() and not len(self):
                 raise ValueError(
-                    f"cannot sample {batch_size}: none of {ends[-1]} slots is a valid start "
+                    f"cannot sample {batch_size}: none of {self.num_slots} slots is a valid start "
                     f"with stack {self.stack} and n_step {self._n_step}"
                 )
             starts = np.concatenate([starts, np.stack([env, index])[:, valid]], axis=1)

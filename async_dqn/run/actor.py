@@ -21,26 +21,19 @@ class Actor:
     Attributes:
       agent: the algorithm.
       experience: takes what happens.
-      evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}; of an agent
-        with a recurrent state, and of what is remembered [N, M].
 
     Args:
       client: this worker's copy of the parameters and its way to the global ones.
-      explore: the same, with noise where the agent has some.
+      explore: what its copy of the networks says of stacked observations [N, S, ...], with noise where the agent has
+        some: {head: [N, ...]}; of an agent with a recurrent state, and of what is remembered [N, M].
       rng: of its actions.
     """
 
     def __init__(
-        self,
-        agent: Agent,
-        client: ParameterClient,
-        experience: Sink,
-        evaluate: Evaluate,
-        explore: Evaluate,
-        rng: np.random.Generator,
+        self, agent: Agent, client: ParameterClient, experience: Sink, explore: Evaluate, rng: np.random.Generator
     ):
         config, spec = agent.config, agent.spec
-        self.agent, self.experience, self.evaluate = agent, experience, evaluate
+        self.agent, self.experience = agent, experience
         self._sink: StepTaker = experience  # where it hands on what happens
         self._explore = explore
         self._client, self._rng = client, rng

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.types import StepResult
-from async_dqn.data.experience import Experience
+from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.run.actor import Actor
 from async_dqn.run.build import make_evaluate
 from async_dqn.run.concurrent_learner import ConcurrentLearner
 from async_dqn.run.learner import Learner
-from async_dqn.run.one_by_one import OneByOne
 from async_dqn.store.client import ParameterClient
 
 
@@ -23,6 +23,8 @@ class ActorLearner(Actor):
 
     Attributes:
       experience: what it learns from.
+      evaluate: what its copy of the networks says of stacked observations [N, S, ...]: {head: [N, ...]}; of an agent
+        with a recurrent state, and of what is remembered [N, M].
 
     Args:
       client: this worker's copy of the parameters and its way to the global ones.
@@ -36,11 +38,12 @@ class ActorLearner(Actor):
         acting = {**client.online, **client.target} if agent.acts_on_target else client.online
         evaluate = make_evaluate(agent, acting)
         if not agent.predicts_together:
-            evaluate = OneByOne(evaluate, config.envs_per_worker)
+            evaluate = _one_by_one(evaluate, config.envs_per_worker)
         rng = np.random.default_rng(seeds)
         explore = make_evaluate(agent, acting, noise=rng) if agent.has_noise else evaluate
         experience = agent.make_experience(config.envs_per_worker, evaluate)
-        super().__init__(agent, client, experience, evaluate, explore, rng)
+        super().__init__(agent, client, experience, explore, rng)
+        self.evaluate = evaluate
         self._learner = (ConcurrentLearner if agent.learns_beside else Learner)(
             agent, client, experience, rng=np.random.default_rng(seeds.spawn(1)[0])
         )
@@ -74,3 +77,14 @@ class ActorLearner(Actor):
         """As `Actor.restore`, with the learner's."""
         self._learner.restore(arrays, values, has_experience=in_episode)
         super().restore(arrays, values, in_episode=in_episode)
+
+
+def _one_by_one(evaluate: Evaluate, num_rows: int) -> Evaluate:
+    """The same, asked for each row [1, S, ...] in a thread of its own: what batched predictions are compared with."""
+    threads = ThreadPoolExecutor(num_rows, "prediction")
+
+    def of_each(stacked: np.ndarray) -> Outputs:
+        rows = list(threads.map(evaluate, (stacked[n : n + 1] for n in range(len(stacked)))))
+        return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+    return of_each

@@ -32,11 +32,10 @@ class SendingActor(Actor):
     """Acts, and sends what happens to the learner, a block of steps at a time."""
 
     def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
-        evaluate = make_evaluate(agent, client.online)
         self._writer = BlockWriter(agent.block_length, is_rollout=agent.learns_from_rollouts)
         rng = np.random.default_rng(seeds)
-        explore = make_evaluate(agent, client.online, noise=rng) if agent.has_noise else evaluate
-        super().__init__(agent, client, self._writer, evaluate, explore, rng)
+        explore = make_evaluate(agent, client.online, noise=rng if agent.has_noise else None)
+        super().__init__(agent, client, self._writer, explore, rng)
         self._acting_client, self._queue = client, queue
         self._number = 0  # of the block that is being gathered, in this stream
         self._encoded: np.ndarray | None = None  # the block that waits for room

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from async_dqn.agents.base import Agent
 from async_dqn.agents.table import find, make_config
 from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
@@ -34,14 +33,10 @@ def train(
     umask = os.umask(0o077)  # a run is for this user's eyes only; what the caller writes later is his own affair
     try:
         run.create()
-        return _train(built, run)
+        with run.claimed(Progress().say), _interruptible() as should_stop:
+            code = run_baseline(built, run, resume=False, plain=False, should_stop=should_stop)
     finally:
         os.umask(umask)
-
-
-def _train(agent: Agent, run: RunDirectory) -> Path:
-    with run.claimed(Progress().say), _interruptible() as should_stop:
-        code = run_baseline(agent, run, resume=False, plain=False, should_stop=should_stop)
     if code == 130:
         raise KeyboardInterrupt
     return run.path

@@ -159,7 +159,7 @@ def test_a_replay_that_was_filled_from_elsewhere_is_drawn_from_uniformly():
 
 
 def test_nothing_to_draw_is_an_error():
-    with pytest.raises(ValueError, match="cannot draw 3: replay has no valid start"):
+    with pytest.raises(ValueError, match="cannot sample 3: none of 0 slots"):
         sample(make_sampler(make_replay()), 3, np.random.default_rng(0))
 
 
