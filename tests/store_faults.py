@@ -1,5 +1,6 @@
 """Faults to inject into a `RemoteParameterStore`: steps that are lost, and steps that arrive late."""
 
+import concurrent.futures
 import threading
 from typing import Any
 
@@ -9,69 +10,41 @@ from async_dqn.base.errors import Outage
 from async_dqn.store.base import Counters
 
 
+class _Losing:
+    """A session whose next step is not heard of again; `armed` is empty once one of those that share it was lost."""
+
+    def __init__(self, session: Any, armed: list[bool], arrives: bool, outage: bool):
+        self._session, self._armed, self._arrives, self._outage = session, armed, arrives, outage
+
+    def run(self, *arguments: Any) -> Any:
+        if not self._armed:
+            return self._session.run(*arguments)
+        self._armed.clear()
+        if self._arrives:
+            self._session.run(*arguments)
+        if self._outage:
+            raise Outage("the parameter server has ended")
+        raise concurrent.futures.TimeoutError  # as where patience has run out, without the wait
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _lose_next(sessions: list[Any], arrives: bool, outage: bool = False) -> None:
+    armed = [True]
+    for steps in sessions:
+        connection = steps._connection
+        connection._session = _Losing(connection._session or steps._open(), armed, arrives, outage)
+
+
 def lose_next_step(store: Any, arrives: bool, outage: bool = False) -> None:
     """The next step is not heard of again, whether it was made on the parameter servers or not."""
-    sessions = [channel.session for channel in (store._counts, store._pushes)]
-    patience = sessions[0].patience
-    is_armed = [True]
-
-    def arm(steps: Any) -> None:
-        connection, reopen = steps._connection, steps._open
-        session = connection._session or reopen()
-
-        class LosingSession:
-            def run(self, *arguments: Any) -> Any:
-                if not is_armed:
-                    return session.run(*arguments)
-                is_armed.clear()
-                if arrives:
-                    session.run(*arguments)
-                if outage:
-                    raise Outage("the parameter server has ended")
-                threading.Event().wait()
-                return None
-
-            def close(self) -> None:
-                session.close()
-
-        def open_again() -> Any:
-            steps._open = reopen
-            for one in sessions:
-                one.patience = patience
-            return reopen()
-
-        connection._session, steps._open = LosingSession(), open_again
-        if not outage:
-            steps.patience = 1.0
-
-    for steps in sessions:
-        arm(steps)
+    _lose_next([channel.session for channel in (store._counts, store._pushes)], arrives, outage)
 
 
 def lose_next_step_of(steps: Any, arrives: bool) -> None:
     """The next step of one session is not heard of again, whether it was made or not."""
-    patience, reopen = steps.patience, steps._open
-    session = steps._connection._session or reopen()
-    is_armed = [True]
-
-    class LosingSession:
-        def run(self, *arguments: Any) -> Any:
-            if not is_armed:
-                return session.run(*arguments)
-            is_armed.clear()
-            if arrives:
-                session.run(*arguments)
-            threading.Event().wait()
-            return None
-
-        def close(self) -> None:
-            session.close()
-
-    def open_again() -> Any:
-        steps._open, steps.patience = reopen, patience
-        return reopen()
-
-    steps._connection._session, steps._open, steps.patience = LosingSession(), open_again, 1.0
+    _lose_next([steps], arrives)
 
 
 def push_to_some(store: Any, updates: Any, counts: Any, shards: list[int]) -> dict[str, Any]:
@@ -110,6 +83,40 @@ def claim_beside_a_push(store: Any, updates: Any, counts: Any) -> tuple[int, boo
 def hold(store: Any, number: int) -> None:
     """A hold is on, whose chief does nothing more."""
     store._counts.run(store._nodes.hold, {store._nodes.hold_id: number})
+
+
+def hold_after_reading(store: Any) -> tuple[dict[str, Any], list[int]]:
+    """A saved state, and the hold that is on whenever what was read has just come in."""
+    counts, run_again, found = store._counts, store._counts.run_again, []
+
+    def looking(fetches: Any, feed: Any = None) -> Any:
+        answer = run_again(fetches, feed)
+        if isinstance(fetches, list) and fetches[0] is store._nodes.read:
+            found.append(store.read_ledger().hold)
+        return answer
+
+    counts.run_again = looking
+    try:
+        return store.state(), found
+    finally:
+        counts.run_again = run_again
+
+
+def restore_beside_another(store: Any, state: Any, generation: int) -> None:
+    """A restore, in whose middle another chief begins one with a higher generation and gets no further."""
+    counts, run_again = store._counts, store._counts.run_again
+
+    def beside(fetches: Any, feed: Any = None) -> Any:
+        found = run_again(fetches, feed)
+        if fetches is store._nodes.generations:
+            begin_a_restore(store, generation)
+        return found
+
+    counts.run_again = beside
+    try:
+        store.restore(state)
+    finally:
+        counts.run_again = run_again
 
 
 def write_again(store: Any, state: Any, generation: int) -> list[int]:

@@ -125,7 +125,7 @@ class Channel:
         self, number: int, counts: Counters, step: Step, again: Callable[[], Step] | None = None
     ) -> tuple[Answer, Any]:
         request = {self._nodes.counts: np.array(counts, np.int64), self._nodes.request: number}
-        held_since: float | None = None
+        held, held_since = 0, 0.0
         while True:
             try:
                 counted, found = self.run([self._counted, step[0]], step[1] | request)
@@ -137,10 +137,11 @@ class Channel:
             if not counted.hold:
                 before, after = (Counters(*map(int, row)) for row in (counted.before, counted.after))
                 return Answer(before, after, max(int(counted.granted), 0), counted.mark), found
-            held_since = held_since or time.monotonic()
+            if counted.hold != held:
+                held, held_since = int(counted.hold), time.monotonic()
             if time.monotonic() - held_since > _LONGEST_HOLD:
-                self._release(int(counted.hold))
-                held_since = None
+                self._release(held)
+                held_since = time.monotonic()
             time.sleep(_HOLD_PERIOD)
 
     def look(self, step: Step, again: Callable[[], Step] | None = None) -> tuple[Answer, Any]:

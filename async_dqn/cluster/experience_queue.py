@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.cluster.patient_session import PatientSession, run_patiently
+from async_dqn.cluster.patient_session import PatientSession, patience_within, run_patiently
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.data.queue import Item
 
 _CAPACITY = 1_000_000  # of the queue itself, which never gets that full: those that open it must agree on it
-_PATIENCE = 15.0  # seconds after which a step counts as lost
 _RECEIVER = -1  # the receiver's row in the table
 
 
@@ -58,7 +57,7 @@ class RemoteQueue:
             self._take = lock.execute(lambda: self._build_take(queue, last))
             self._size = queue.size()
         graph.finalize()
-        self._session = PatientSession(target, graph, config, spec.ps[:1], min(_PATIENCE, deadline), should_stop)
+        self._session = PatientSession(target, graph, config, spec.ps[:1], patience_within(deadline), should_stop)
 
     def _build_put(self, queue: tf.queue.FIFOQueue, last: "_Table", size: int) -> tf.Tensor:
         """Whether there is nothing to wait for: it was put in, or is not new."""

@@ -40,7 +40,7 @@ class _Process(NamedTuple):
     heard_at: float
 
 
-class Silence(NamedTuple):
+class Expired(NamedTuple):
     """A process that has not been heard from for too long.
 
     Attributes:
@@ -92,9 +92,9 @@ class LeaseTable:
             self._finished_at = now
         return state in _ENDED
 
-    def expire(self, now: float) -> list[Silence]:
+    def expire(self, now: float) -> list[Expired]:
         """All processes that nothing was heard from for too long, each once."""
-        found: list[Silence] = []
+        found: list[Expired] = []
         for worker, processes in enumerate(self._processes):
             *_, newest = processes
             for token, process in processes.items():
@@ -106,7 +106,7 @@ class LeaseTable:
                 if waits and now - process.heard_at > allowed:
                     processes[token] = process._replace(state=LeaseState.LOST)
                     is_lost = self.state(worker) is LeaseState.LOST
-                    found.append(Silence(worker, token, process.state, is_lost))
+                    found.append(Expired(worker, token, process.state, is_lost))
         return found
 
     def state(self, worker: int) -> LeaseState:
@@ -126,7 +126,10 @@ class LeaseTable:
         heard_at = max(process.heard_at for process in self._processes[0].values())
         if self.state(0) is LeaseState.LOST and now - heard_at <= self._lease + self._chief_grace:
             return False
-        return all(self.state(one) in (LeaseState.DONE, LeaseState.LOST) for one in range(len(self._processes)))
+        ended = [LeaseState.DONE, LeaseState.LOST]
+        if self.state(0) is LeaseState.DONE and now - heard_at > self._lease:
+            ended.append(LeaseState.EXPECTED)  # who has not come by now finds no run to join
+        return all(self.state(one) in ended for one in range(len(self._processes)))
 
     def missing(self) -> list[int]:
         """The workers that never reported that they were done."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
 from async_dqn.cluster.ledger import Ledger, LedgerOperations, MemberState, ledger_shape
-from async_dqn.cluster.shards import Copied, Push, Shard, make_shards, variables
+from async_dqn.cluster.shards import Copied, Push, Shard, make_variables, variables
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.nn.module import Module
 from async_dqn.store.base import Counters, EpisodeReport
@@ -35,6 +35,7 @@ class ParameterGraph:
       pull, read_target: {module: [K]}, parameters as they are.
       applied: [K] records, each between two pushes.
       read: [K] of {module: {name: array}} after nothing up to `counted_up_to` can still arrive.
+      read_ledger: ends the hold once all that is there, but not on its way yet, and gives the ledger before.
       generations: [K], of the parameters.
       written: [K] generations, after variables were set from `values` {(k, module, name): placeholder}.
       catch_up: a step after which every shard has applied all that is complete; None: there is none.
@@ -79,11 +80,12 @@ class ParameterGraph:
             limits = {"budget": budget, "target_period": target_period, "max_staleness": max_staleness}
             self._build_requests(operations, token, {"request": self.request, "counts": self.counts, **limits})
             self._build_pulls()
-            self._build_state()
+            self._build_state(operations)
         self.graph.finalize()
 
     def _make_shards(self, spec: ClusterSpec, modules: Sequence[Module]) -> Sequence[Shard]:
-        return make_shards(modules, spec.num_ps, spec.num_workers)
+        held, records = make_variables(modules, spec.num_ps, spec.num_workers)
+        return [Shard(k, held[k], record) for k, record in enumerate(records)]
 
     def _build_ledger(self, spec: ClusterSpec, worker: int, token: int) -> LedgerOperations:
         shape = ledger_shape(spec.num_workers)
@@ -155,11 +157,14 @@ class ParameterGraph:
                 if module.target is not None:
                     self.read_target.setdefault(name, []).append(module.target.read_value())
 
-    def _build_state(self) -> None:
+    def _build_state(self, operations: LedgerOperations) -> None:
         """What saves and restores; and whether each variable is set, the ledger last."""
         self.applied = [shard.applied() for shard in self.shards]
         self.counted_up_to = tf.compat.v1.placeholder(tf.int64, self.shards[0].record.shape)
         self.read = [shard.read(self.counted_up_to) for shard in self.shards]
+        with tf.control_dependencies(tf.nest.flatten(self.read)), tf.device(self._ledger.device):
+            hold = tf.identity(self.hold_id)
+        self.read_ledger = operations.release(hold)
         self.generations = [shard.generation() for shard in self.shards]
         with tf.control_dependencies([self.ledger]):  # it says what shards should have applied at this moment
             gate = tf.no_op()

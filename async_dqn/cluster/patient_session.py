@@ -22,6 +22,7 @@ from async_dqn.cluster.spec import wait_until_reachable
 # Seconds of patience with steps that do not leave the process. Long, as a step for which a frozen process takes longer
 # counts as lost, and the message that it had in hand is lost with it.
 OWN_PATIENCE = 60.0
+_PATIENCE, _LONGEST_PATIENCE = 15.0, 120.0  # seconds with steps to the parameter servers
 _URGENT_PATIENCE = 5.0  # seconds, in a process that is to end
 _LOOK_PERIOD = 0.5  # seconds between two looks at whether it is
 _CONNECTION_ERRORS = (
@@ -36,6 +37,11 @@ _CONNECTION_ERRORS = (
 
 class LostStep(Exception):
     """A step that may or may not have been made. The session is a new one already: try again."""
+
+
+def patience_within(deadline: float) -> float:
+    """Seconds of patience with a step that may be sent again until a deadline; a long one says that links are slow."""
+    return min(max(_PATIENCE, min(deadline / 4, _LONGEST_PATIENCE)), deadline)
 
 
 def run_again(step: Callable[[], Any], deadline: float) -> Any:
@@ -55,7 +61,7 @@ def run_patiently(step: Callable[[], Any], deadline: float, addresses: Sequence[
         return run_again(step, deadline)
     except LostStep as error:
         servers = ", ".join(addresses)
-        raise NoAnswer(f"no answer from parameter servers {servers} within {deadline:.0f} s") from error
+        raise NoAnswer(f"no answer from parameter servers {servers} within {deadline:.0f} s (--ps_deadline)") from error
 
 
 class _Connection:

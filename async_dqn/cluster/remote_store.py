@@ -14,7 +14,7 @@ from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.cluster.channel import Channel, Outages, Step
 from async_dqn.cluster.ledger import Ledger, Membership, MemberState, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
-from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
+from async_dqn.cluster.patient_session import LostStep, PatientSession, patience_within, run_again
 from async_dqn.cluster.saved_state import copy_state, read_state, write_state
 from async_dqn.cluster.segments import Segments, SharedSegments
 from async_dqn.cluster.spec import ClusterSpec, wait_until_reachable
@@ -32,7 +32,7 @@ from async_dqn.store.base import (
     episode_report,
 )
 
-_PATIENCE = 15.0  # seconds after which a step counts as lost
+_PATIENCE = 15.0  # seconds that a report of games may take
 _REMEMBERED_EPISODES = 1_000  # by which those that are sent again are known
 
 
@@ -113,7 +113,7 @@ class RemoteParameterStore(ParameterStore):
 
         def channel(counted: Any, plain: Step) -> Channel:
             return Channel(
-                PatientSession(target, nodes.graph, session_config, spec.ps, min(_PATIENCE, deadline), should_stop),
+                PatientSession(target, nodes.graph, session_config, spec.ps, patience_within(deadline), should_stop),
                 self._outages,
                 nodes,
                 counted,
@@ -144,7 +144,11 @@ class RemoteParameterStore(ParameterStore):
         if ledger.generation != self.membership.generation:
             raise self._outages.begin(Outage("worker 0 has restored the parameters"))
         state = ledger.members[self._worker].state
-        reason = "another process has taken its place" if state is MemberState.ACTIVE else "its lease ran out"
+        reason = (
+            "another process has taken its place"
+            if state is MemberState.ACTIVE
+            else "it was silent for longer than --lease"
+        )
         raise RunError(f"worker {self._worker}: {reason} while it stood still; the run has gone on without it")
 
     def _release(self, hold: int) -> None:
@@ -213,7 +217,9 @@ class RemoteParameterStore(ParameterStore):
         """
         missing = wait_until_reachable(self._spec.ps, deadline, should_stop)
         if missing and not should_stop():
-            raise RunError(f"no parameter server answered at {', '.join(missing)} within {deadline:.0f} s")
+            raise RunError(
+                f"no parameter server answered at {', '.join(missing)} within {deadline:.0f} s (--ps_deadline)"
+            )
         self._pushes.renew()
         self._counts.renew()
         with self._exchanging:

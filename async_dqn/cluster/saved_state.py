@@ -1,11 +1,12 @@
 """Reading and writing all that the parameter servers hold, of one moment.
 
 **Reading** puts a hold into the ledger: no further update is admitted. It waits until all that was admitted is applied
-on every shard. Then it reads each shard. An update whose worker was lost on the way may never be applied on some shard;
-after a short wait the shards are told to refuse it for good. So what is read is what the parameters are when the hold
-ends. Under a quorum nothing is ever missing on a shard. The gradients of the open version are not saved there: they
-count as dropped. Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its
-chief was lost, nobody else would.
+on every shard. Then it reads each shard, and ends the hold before what was read is on its way: however long that takes,
+nobody waits for it. An update whose worker was lost on the way may never be applied on some shard; after a short wait
+the shards are told to refuse it for good. So what is read is what the parameters are when the hold ends. Under a quorum
+nothing is ever missing on a shard. The gradients of the open version are not saved there: they count as dropped.
+Workers send what was held again after a few milliseconds, and end a hold that lasts too long: if its chief was lost,
+nobody else would.
 
 **Copying** holds nobody up. It reads the ledger, then each shard, and what is applied there before and after. If that
 is what the ledger says, all of it is of the moment in which the ledger was read. Else there is no copy.
@@ -51,11 +52,11 @@ def read_state(
             channel.run_again(*nodes.catch_up)
         else:
             _drain(channel, nodes, target)
-        shards, rows = channel.run_again([nodes.read, nodes.ledger], {nodes.counted_up_to: target})
-        before = parse(channel.run_again(nodes.release, feed))
+        shards, rows = channel.run_again([nodes.read, nodes.read_ledger], feed | {nodes.counted_up_to: target})
+        before = parse(rows)
         # Whether all that was read is of one moment.
         if before.hold == hold + attempt and before.generation == ledger.generation:
-            return _whole(_saved(parse(rows)), shards, modules)
+            return _whole(_saved(before), shards, modules)
         if time.monotonic() > end:
             break
     raise RunError("the parameters were not saved: others went on, or restored them, at each try")

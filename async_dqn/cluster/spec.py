@@ -162,7 +162,7 @@ class ClusterSpec:
         if type(index) is not int or not 0 <= index < count:
             raise UserError(
                 f"there is no {job} {_repr.repr(index)}: the cluster has {count} {job}, "
-                f"so the task index must be {'0' if count == 1 else f'0 to {count - 1}'}"
+                f"so its index (--task_index) must be {'0' if count == 1 else f'0 to {count - 1}'}"
             )
 
     def to_dict(self) -> dict[str, list[str]]:

@@ -86,9 +86,10 @@ def run_ps(
         for worker, token, state, is_lost in leases.expire(now):
             has_come = state is not LeaseState.EXPECTED
             if is_lost and has_come:
-                say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:.0f} s")
+                say(f"worker {worker} counts as lost: nothing was heard from it for {config.lease:g} s (--lease)")
             elif is_lost:
-                say(f"worker {worker} counts as lost: it has not come within {config.start_deadline:.0f} s")
+                limit = f"{config.start_deadline:g} s (--start_deadline)"
+                say(f"worker {worker} counts as lost: it has not come within {limit}")
             if evictor:  # who joined and was never heard of has a token that nobody here knows
                 evictor.evict(worker, token if has_come else ANYONE)
         if evictor:

@@ -47,7 +47,8 @@ def run_worker(
             code = 130
             return code
         if missing:
-            raise RunError(f"no parameter server answered at {', '.join(missing)} within {config.ps_deadline:.0f} s")
+            servers = ", ".join(missing)
+            raise RunError(f"no parameter server answered at {servers} within {config.ps_deadline:g} s (--ps_deadline)")
         store = make_remote_store(
             agent,
             spec,

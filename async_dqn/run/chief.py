@@ -308,14 +308,11 @@ class Chief:
 
     def _save(self, state: Mapping[str, np.ndarray], values: dict[str, Any], exit_reason: str) -> None:
         counters = saved_counters(state)
-        is_finite = all(np.isfinite(array).all() for array in state.values())
-        if is_finite:
+        arrays: dict[str, np.ndarray] = {}
+        if all(np.isfinite(array).all() for array in state.values()):
             self._saved_steps = counters.env_steps
-        else:
-            self._progress.say("warning: the parameters are not finite; they are not saved over the last checkpoint")
-        if is_finite:
             self.keep(state, values)
-        arrays = {f"{STORE}{name}": array for name, array in state.items()} if is_finite else {}
+            arrays = {f"{STORE}{name}": array for name, array in state.items()}
         self._saver.save(counters.env_steps, arrays, values, self.summary(counters, exit_reason))
 
     def values(self) -> dict[str, Any]:
@@ -344,14 +341,14 @@ class Chief:
             "wall_seconds": round(wall, 3),
             "steps_per_second": round(counters.env_steps / wall, 3),
             "updates_per_second": round(counters.updates / wall, 3),
-            "mean_return_100": _number(self._tracker.mean),
-            "best_mean_return_100": _number(self._tracker.best),
+            "mean_return_100": round(self._tracker.mean, 4),
+            "best_mean_return_100": round(self._tracker.best, 4),
             "solved_at_seconds": solved_at[0],
             "solved_at_steps": solved_at[1],
-            "staleness_mean": _number(mean_staleness(counters, self._per_update)),
+            "staleness_mean": round(mean_staleness(counters, self._per_update), 4),
             "staleness_max": counters.staleness_max,
             "updates_dropped": counters.dropped,
-            "data_age_mean": _number(counters.age_sum / counters.received if counters.received else math.nan),
+            "data_age_mean": round(counters.age_sum / counters.received if counters.received else math.nan, 4),
             "steps_received": counters.received,
             "nonfinite": counters.nonfinite,
             "bad_values": counters.bad_values,
@@ -393,10 +390,6 @@ class Chief:
         if missing > 0:
             receivers = f"the planners (added up over all {number})" if self._config.has_planners else "the learner"
             self._progress.say(f"the experience of {missing:,} agent steps has not reached {receivers}")
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def _boot_id() -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from async_dqn.base.files import write_atomically
+
 _WARN_PERIOD = 60.0  # seconds
 _LONGEST_LINE = 1_024  # bytes; a row of metrics has some 200
 
@@ -107,16 +109,24 @@ def rise(rows: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
-    """Cuts a CSV file off before its first row that is not to be kept, and what a crash left of a last line.
+    """Takes out of a CSV file the rows that are not to be kept, and what a crash left of a last line.
 
-    Lines that are not whole rows go with those around them. Gives the number of rows cut off; 0 without a file.
+    Lines that are not whole rows go with the row before them. Gives the number of rows taken out; 0 without a file.
     """
     lines = _whole_lines(path)
-    parsed = _parse(lines)
-    first = next((index for index, row in enumerate(parsed) if row is not None and not keep(row)), len(parsed))
-    if path.exists():
-        os.truncate(path, sum(map(len, lines[: 1 + first])))
-    return sum(row is not None for row in parsed[first:])
+    kept, is_kept, num_removed = lines[:1], True, 0
+    for line, row in zip(lines[1:], _parse(lines), strict=True):
+        if row is not None:
+            is_kept = keep(row)
+            num_removed += not is_kept
+        if is_kept:
+            kept.append(line)
+    content = b"".join(kept)
+    if path.exists() and kept == lines[: len(kept)]:
+        os.truncate(path, len(content))  # also where the disk is full
+    elif path.exists():
+        write_atomically(path, content)
+    return num_removed
 
 
 def _whole_lines(path: Path, last: int | None = None) -> list[bytes]:

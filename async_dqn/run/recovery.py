@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -80,15 +81,19 @@ class WorkerRun:
                 self._reconnect(outage)
                 if self._should_stop.is_set():
                     return 130
-        training = Training(
-            self._agent,
-            self._run,
-            client,
-            self._queue,
-            run_id=ledger.run_id,
-            num_threads=num_threads,
-            say=self._progress.say,
-        )
+        try:
+            training = Training(
+                self._agent,
+                self._run,
+                client,
+                self._queue,
+                run_id=ledger.run_id,
+                num_threads=num_threads,
+                say=self._progress.say,
+            )
+        except RunFailed as error:  # of its environments
+            self._fail(error, client)
+            raise
         code = None
         while code is None:
             try:
@@ -210,26 +215,31 @@ class WorkerRun:
             stopped = self._store.add_counts(Counters(stopped=Stop.INTERRUPTED)).stopped
         if self._chief:
             self._chief.save("running")  # nothing of this is lost if a ps dies while the others end
-            lost = self._wait_for_others(is_urgent=stopped >= Stop.INTERRUPTED)
+            patience = self._config.ps_deadline if stopped else math.inf  # an environment may be stuck
+            lost = self._wait_for_others(is_urgent=stopped >= Stop.INTERRUPTED, patience=patience)
             if lost:
                 self._progress.say(f"the run ends without worker {', '.join(map(str, lost))}: lost, or never there")
             stopped = max(stopped, self._store.add_counts(Counters()).stopped)  # others may have said so meanwhile
             unsaved = self._chief.finish(exit_reason(stopped))
             self._unsaved = unsaved and f"{exit_reason(stopped)}, but {unsaved}"
-        with contextlib.suppress(Outage):  # what is left to do without this worker, the others do
+        with contextlib.suppress(Outage, NoAnswer):  # what is left to do without this worker, the others do
             self._store.leave()
         if stopped == Stop.FAILED:
             raise RunError(f"worker {self._index}: another worker has ended the run, see its log")
         return 130 if stopped == Stop.INTERRUPTED else 0
 
-    def _wait_for_others(self, *, is_urgent: bool) -> list[int]:
-        """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones."""
+    def _wait_for_others(self, *, is_urgent: bool, patience: float = math.inf) -> list[int]:
+        """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones.
+
+        Args:
+          patience: seconds after which it is urgent.
+        """
         begin = time.monotonic()
         while True:
             self._tick()
             states = [worker.state for worker in self._store.check().workers]
-            is_urgent = is_urgent or self._should_stop.is_set()
             now = time.monotonic()
+            is_urgent = is_urgent or self._should_stop.is_set() or now - begin > patience
             awaited = {"active", "expected"}
             if is_urgent:  # who has not come by now will find the run ended
                 awaited = {"active"} if now - begin <= _PATIENCE else set()
@@ -242,13 +252,20 @@ class WorkerRun:
 
     def _fail(self, error: RunFailed, client: ParameterClient) -> None:
         """Ends the run for everyone, with the last checkpoint as it is."""
-        with contextlib.suppress(RunError, Outage):
+        reason = f"failed: {error}"
+        try:
             client.count(stopped=Stop.FAILED)
             client.report()
             if self._chief:
                 self._wait_for_others(is_urgent=True)
-                say_unsaved(self._chief.finish(f"failed: {error}"), self._progress.say)
-            self._store.leave()
+                say_unsaved(self._chief.finish(reason), self._progress.say)
+        except (NoAnswer, Outage):  # the servers cannot be told
+            say_unsaved(self._save_copy(reason), self._progress.say)
+        except RunError:  # it is not this process's run any more
+            pass
+        else:
+            with contextlib.suppress(RunError, Outage):
+                self._store.leave()
 
     def _rescue(self, client: ParameterClient) -> None:
         """Saves what there is and ends the process, whose environments do not come back."""

@@ -43,7 +43,11 @@ class Saver:
     def save(
         self, number: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], summary: Mapping[str, Any]
     ) -> None:
-        """Writes a checkpoint of `number` agent steps, where there are arrays, and the summary."""
+        """Writes a checkpoint of `number` agent steps, and the summary.
+
+        Args:
+          arrays: none where the parameters are not finite; the checkpoints before it stay then.
+        """
         self._writing = self._writer.submit(self._write, number, arrays, values, dict(summary))
 
     def save_best(self, number: int, arrays: Mapping[str, np.ndarray], mean: float) -> None:
@@ -71,8 +75,9 @@ class Saver:
     ) -> None:
         self._unsaved = ""
         try:
-            if arrays:
-                checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._keep)
+            if not arrays:
+                raise ValueError("the parameters are not finite")
+            checkpoints.save(self._run.checkpoints, number, arrays, values, keep=self._keep)
         except (OSError, ValueError) as error:
             self._unsaved = f"the checkpoint could not be saved: {error}"
             if summary["exit_reason"] == "running":

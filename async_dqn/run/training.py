@@ -73,6 +73,7 @@ class Training:
             assert queue is not None
             self.part = SeparateLearner(agent, client, queue, agent_seeds)
         self._overlap_steps = config.overlap_steps
+        self._has_run = False  # before
         self._snapshots = Snapshots(config, run, worker, run_id=run_id, part=self.part, say=say)
         saved_seed, totals = self._snapshots.load()
         seed = environment_seed if saved_seed is None else saved_seed
@@ -101,31 +102,24 @@ class Training:
 
         Raises Outage, after which it may be called again.
         """
+        env: VectorEnv | Gate | NoEnvironments = self._env
+        if self._has_run and isinstance(self.part, ActorLearner) and not self._overlap_steps:
+            self.part.learn()  # what an outage cut short, before the next step takes the place of its rollout
+        self._has_run = True
         with contextlib.ExitStack() as stack:
-            if rescue and isinstance(self._env, VectorEnv):
-                gate = Gate(self._env)
-                stack.enter_context(rescued(gate, should_stop.is_set, rescue))
-                ticks = self._ticks(gate)
-            else:
-                ticks = self._ticks(self._env)
-            self._consume(ticks, tick, should_stop)
-        self.part.finish()
-        self._metrics.report()
-        self._client.finish()
-
-    def _consume(
-        self, ticks: Generator[Tick, None, None], tick: Callable[[], None], should_stop: threading.Event
-    ) -> None:
-        try:
-            for step in ticks:
+            if rescue and isinstance(env, VectorEnv):
+                env = Gate(env)
+                stack.enter_context(rescued(env, should_stop.is_set, rescue))
+            for step in stack.enter_context(contextlib.closing(self._ticks(env))):
                 self._metrics.consume(step)
                 self._bad_values.take(step.bad_values)
                 tick()
                 self._snapshots.tick(self._metrics.totals)
                 if should_stop.is_set():
                     break
-        finally:
-            ticks.close()
+        self.part.finish()
+        self._metrics.report()
+        self._client.finish()
 
     def _ticks(self, env: VectorEnv | Gate | NoEnvironments) -> Generator[Tick, None, None]:
         part, client = self.part, self._client

@@ -100,7 +100,7 @@ def _wait_until_training(run: RunDirectory, at_least: int = 1_000) -> None:
         rows = _rows(run.metrics)
         return bool(rows) and int(rows[-1]["env_steps"] or 0) >= at_least
 
-    wait_until(steps, START, f"{at_least} agent steps and a second worker")
+    wait_until(steps, START + RUN, f"{at_least} agent steps and a second worker")
 
 
 def _children(pid: int) -> dict[str, psutil.Process]:
@@ -225,14 +225,13 @@ def test_one_worker_learns_the_same_bits_through_memory_as_through_sockets(tmp_p
     assert not np.array_equal(memory["store/q/online"], memory["store/q/target"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_an_interrupted_run_saves_and_goes_on_with_other_numbers_of_ps_and_workers(tmp_path, number):
+def test_an_interrupted_run_saves_and_goes_on_with_other_numbers_of_ps_and_workers(tmp_path):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
         local = start("local", "local", *ENDLESS, "--num_ps=2", "--num_workers=3", f"--logdir={run.path}")
         _wait_until_training(run)
         wait_until(lambda: (run.worker(2) / "metrics.csv").exists(), START, "a third worker")
-        local.process.send_signal(number)
+        local.process.send_signal(signal.SIGINT)
         assert local.wait(15) == 130, local.out + local.err
         _assert_nothing_left(run)
         summary = _summary(run)

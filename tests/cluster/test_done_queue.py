@@ -126,7 +126,7 @@ def test_a_worker_that_is_not_heard_from_is_lost_and_named(tmp_path):
         _tell(cluster, (1, B, ALIVE), (0, A, 130))
         for k, ps in enumerate(cluster.ps):
             assert ps.wait(15) == 1
-            lost = f"ps {k}: worker 1 counts as lost: nothing was heard from it for 2 s"
+            lost = f"ps {k}: worker 1 counts as lost: nothing was heard from it for 2 s (--lease)"
             assert ps.out.splitlines()[-2:] == [lost, f"ps {k}: work was cut short: worker 1 was lost"]
             assert ps.err == ""
 
@@ -139,8 +139,8 @@ def test_a_ps_ends_when_all_its_workers_are_lost(tmp_path):
         (ps,) = cluster.ps
         assert ps.wait(20) == 1
         assert ps.out.splitlines()[-3:] == [
-            "ps 0: worker 0 counts as lost: nothing was heard from it for 2 s",
-            "ps 0: worker 1 counts as lost: it has not come within 4 s",
+            "ps 0: worker 0 counts as lost: nothing was heard from it for 2 s (--lease)",
+            "ps 0: worker 1 counts as lost: it has not come within 4 s (--start_deadline)",
             "ps 0: work was cut short: worker 0, 1 was lost",
         ]
 

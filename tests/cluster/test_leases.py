@@ -150,6 +150,13 @@ def test_it_is_over_once_everyone_is_done_or_lost():
     assert (table.is_over(1_010.1), table.missing(), table.is_finished) == (True, [2], False)
 
 
+def test_who_has_not_come_is_not_waited_for_long_once_the_chief_has_ended():
+    table = make_table(2)
+    table.hear(Message(0, A, 130), 1_000.0)
+    assert not table.is_over(1_010.0)
+    assert table.is_over(1_010.1) and table.missing() == [1]
+
+
 def test_a_failed_worker_is_waited_for():
     table = make_table()
     table.hear(Message(0, A, 1), 1_000.0)

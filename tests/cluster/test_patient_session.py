@@ -14,7 +14,7 @@ from async_dqn.base.errors import Outage
 from async_dqn.cluster import patient_session
 from async_dqn.cluster.done_queue import ALIVE, Message, PsQueues
 from async_dqn.cluster.eviction import Evictor
-from async_dqn.cluster.patient_session import LostStep, PatientSession, run_again
+from async_dqn.cluster.patient_session import LostStep, PatientSession, patience_within, run_again
 from async_dqn.cluster.spec import ClusterSpec
 
 SOON = 0.2  # patience where a step never ends
@@ -313,3 +313,7 @@ def test_where_there_is_no_ledger_yet_there_is_no_seat_to_free(kind):
     script = Script(error(kind))
     own(Evictor, script, SPEC).evict(0, token=11)
     assert len(script.fed) == 1
+
+
+def test_patience_with_a_step_is_a_part_of_what_there_is_with_all_of_its_repetitions():
+    assert [patience_within(deadline) for deadline in (2, 60, 200, 3_600)] == [2, 15, 50, 120]

@@ -50,7 +50,7 @@ def wait_until_training(run, at_least=1_000):
         written = rows(run.metrics) if run.metrics.exists() else []
         return written and int(written[-1]["env_steps"] or 0) >= at_least
 
-    wait_until(steps, START, f"{at_least} agent steps")
+    wait_until(steps, START + RUN, f"{at_least} agent steps")
 
 
 def assert_nothing_left(run, named_before, deadline=2.0):
@@ -135,19 +135,17 @@ def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_p
         wait_until_training(run)
         workers_of(local)[1].kill()
         local.wait_for_output("worker 1: killed by SIGKILL")
+        before = int(rows(run.metrics)[-1]["env_steps"])
         workers_of(local)[0].kill()
         local.wait_for_output("worker 0: the network is live; going on with it")
-        steps = int(rows(run.metrics)[-1]["env_steps"])
         assert local.wait(RUN) == 0, local.out + local.err
         assert_nothing_left(run, named_before)
     summary = summary_of(run)
     assert (summary["env_steps"], summary["exit_reason"], summary["worker_restarts"]) == (40_003, "finished", 2)
-    assert steps >= 1_000 and summary["steps_lost"] == 0
     for field in ("env_steps", "minibatches"):
         assert sum(worker[field] for worker in summary["workers"]) == summary[field], field
-    assert [int(row["env_steps"]) for row in rows(run.metrics)] == sorted(
-        int(row["env_steps"]) for row in rows(run.metrics)
-    )
+    steps = [int(row["env_steps"]) for row in rows(run.metrics)]
+    assert steps == sorted(steps) and before in steps and summary["steps_lost"] == 0  # no row was cut off
 
 
 @pytest.mark.parametrize("mode", ["locked", "sync"])
@@ -156,7 +154,7 @@ def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_b
     with commands(tmp_path) as start:
         flags = [*SMALL, "--total_steps=20_003", "--max_restarts=0", f"--update_mode={mode}"]
         local = start("local", "local", *flags, f"--logdir={run.path}")
-        wait_until(lambda: run.worker(1).exists() and run.metrics.exists(), START, "both are at work")
+        wait_until(lambda: run.worker(1).exists() and run.metrics.exists(), START + RUN, "both are at work")
         workers_of(local)[1].kill()
         assert local.wait(RUN) == 0, local.out + local.err
         assert "worker 1 failed" in local.out

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import re
 import threading
 from types import SimpleNamespace
 
@@ -11,15 +12,16 @@ import pytest
 from fakes import make_store
 
 from async_dqn.agents.table import make_config
-from async_dqn.base.errors import Outage, RunError, Silence, UserError
+from async_dqn.base.errors import Outage, RunError, RunFailed, Silence, UserError
 from async_dqn.cluster.remote_store import RemoteParameterStore
-from async_dqn.run import build, checkpoints
+from async_dqn.run import build, checkpoints, recovery
 from async_dqn.run.chief import Start
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.run.recovery import WorkerRun
 from async_dqn.run.resume import STORE
 from async_dqn.run.standby import Copy
+from async_dqn.store.base import Counters, Stop
 from async_dqn.store.round_trip import RoundTripClient
 
 CONFIG = make_config("dqn", "cartpole", {"env": "CartPole-v1", "compute_dtype": "float32"})
@@ -179,3 +181,60 @@ def test_what_could_not_be_saved_while_the_servers_are_away_is_told(run):
     state = make_store([1.0]).state() | {"counter/env_steps": np.array(70)}
     worker._standby = SimpleNamespace(newest=lambda: Copy(state, {}, 0.0, 0.0))
     assert worker._save_copy("interrupted") == "interrupted: the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("states", "options", "lost", "seconds"),
+    [
+        (["done", "lost"], {"is_urgent": False}, [2], 0),
+        (["done", "expected"], {"is_urgent": False}, [2], 60),  # --ps_deadline
+        (["active", "done"], {"is_urgent": True}, [1], 4),
+        (["expected", "done"], {"is_urgent": True}, [], 0),
+        (["active", "done"], {"is_urgent": False, "patience": 20.0}, [1], 20),
+    ],
+)
+def test_who_is_waited_for_in_the_end_and_how_long(run, monkeypatch, states, options, lost, seconds):
+    now = [0.0]
+
+    def sleep(pause):
+        now[0] += pause
+
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    worker, _ = chief(run, store := Store())
+    store.check = lambda: SimpleNamespace(workers=[SimpleNamespace(state=state) for state in ("active", *states)])
+    assert worker._wait_for_others(**options) == lost
+    assert now[0] == pytest.approx(seconds, abs=0.11)
+
+
+def test_a_run_that_another_worker_has_ended_has_failed_here_too(run):
+    worker, _ = chief(run, store := Store())
+    left = []
+    store.leave = lambda: left.append(True)
+    with pytest.raises(RunError, match="^worker 0: another worker has ended the run, see its log$"):
+        worker._end(SimpleNamespace(counters=Counters(stopped=Stop.FAILED)))
+    assert left == [True]
+
+
+def test_servers_that_lost_all_are_not_filled_again_from_a_damaged_checkpoint(run):
+    worker, _ = chief(run, store := Store())
+    checkpoints.save(run.checkpoints, 9, make_store([1, 2]).state(), {}, keep=1).with_suffix(".npz").write_bytes(b"")
+    with pytest.raises(RunError, match=f"^{re.escape(str(run.checkpoints))} holds no whole checkpoint"):
+        worker._restore(0.0)
+    assert store.initialized == []
+
+
+def test_a_run_whose_environments_cannot_be_made_has_failed_for_all(run, monkeypatch):
+    worker, _ = chief(run, store := Store())
+    told = []
+    client = SimpleNamespace(start=lambda: None, count=lambda **counts: told.append(counts), report=lambda: None)
+    monkeypatch.setattr(build, "make_client", lambda *arguments: client)
+    store.join = lambda: SimpleNamespace(run_id=7)
+    store.leave = lambda: told.append("left")
+
+    def fail(*arguments, **options):
+        raise RunFailed("no such level")
+
+    monkeypatch.setattr(recovery, "Training", fail)
+    with pytest.raises(RunFailed, match="no such level"):
+        worker.run(resume=False, num_threads=1)
+    assert told == [{"stopped": Stop.FAILED}, "left"]

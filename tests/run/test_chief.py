@@ -70,14 +70,16 @@ def test_metrics_and_checkpoints_hold_what_the_agent_and_the_store_name(parts):
 
 
 @pytest.mark.parametrize("reason", ["finished", "failed: a reason"])
-def test_the_summary_says_how_it_ended_though_the_parameters_are_not_saved(parts, reason):
+def test_parameters_that_are_not_finite_in_the_end_are_not_saved_and_the_summary_says_so(parts, reason):
     run, store, chief, said = parts
     chief.save("running")
     store.online["q"].assign(np.array([1.0, np.nan], np.float32))
-    chief.finish(reason)
-    assert run.exit_reason() == reason
+    chief.save("running")
+    unsaved = chief.finish(reason)
+    assert unsaved == "the checkpoint could not be saved: the parameters are not finite"
+    assert run.exit_reason() == f"failed: {reason.removeprefix('failed: ')}, but {unsaved}"
     assert newest(run).arrays["store/q/online"].tolist() == [1, 2]
-    assert "not finite" in said.getvalue()
+    assert "could not save: the parameters are not finite; the run goes on" in said.getvalue()
 
 
 def test_games_of_steps_that_were_lost_do_not_count(parts):

@@ -76,7 +76,7 @@ def test_an_environment_that_does_not_come_back_is_left_behind(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["baseline", "local"])
+@pytest.mark.parametrize("command", ["baseline", pytest.param("local", marks=pytest.mark.cluster)])
 def test_what_was_shown_is_saved_though_a_game_does_not_begin(tmp_path, command):
     run = RunDirectory(tmp_path / "run")
     environ = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1])])}
