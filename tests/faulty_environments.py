@@ -122,6 +122,18 @@ class StrangeLives(Plain):
         return *rest, {"lives": "three" if self.t % 3 else 3}
 
 
+class RaggedInfo(Plain):
+    """Says beside how many moves there are, as arrays of different lengths; is asked for no options."""
+
+    def reset(self, *, seed=None, options=None):
+        assert options is None
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        *rest, _ = super().step(action)
+        return *rest, {"moves": np.arange(1 + action)}
+
+
 class NoEnd(Plain):
     length = 10**12
 
@@ -152,6 +164,19 @@ class Dies(Plain):
         if action == 1:
             os._exit(7)
         return 0.0
+
+
+class DiesInReset(Plain):
+    """Action 1 ends a game; a process ends instead of beginning its second one."""
+
+    def reset(self, **options):
+        if self.game:
+            os._exit(7)
+        return super().reset(**options)
+
+    def step(self, action):
+        observation, reward, _, *rest = super().step(action)
+        return observation, reward, bool(action == 1), *rest
 
 
 class Raises(Plain):

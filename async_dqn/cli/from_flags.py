@@ -14,6 +14,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.directory import RunDirectory, default_logdir
 from async_dqn.settings.config import Config
+from async_dqn.settings.environment import EnvironmentOptions
 
 
 def explicit_settings(values: flags.FlagValues) -> dict[str, Any]:
@@ -40,10 +41,26 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
                     f"--agent={values.agent}: --logdir={run.path} holds a run of {saved.agent}; leave the flag out"
                 )
             run.check_resumable()
+            _refuse_other_task(run, saved, explicit)
+            base = dataclasses.asdict(saved)
+            if saved.agent == "paac":  # an update is of as many steps, however many workers take them
+                number = explicit.get("num_workers", saved.num_workers)
+                base["envs_per_worker"] = max(1, saved.envs_per_worker * saved.num_workers // max(1, number))
             if saved.num_learners <= 2:
-                return for_many_workers(type(saved), dataclasses.asdict(saved), explicit)
-            return type(saved).combine(dataclasses.asdict(saved), explicit)
+                return for_many_workers(type(saved), base, explicit)
+            return type(saved).combine(base, explicit)
     return make_config(values.agent, values.preset, explicit)
+
+
+def _refuse_other_task(run: RunDirectory, saved: Config, explicit: dict[str, Any]) -> None:
+    """Raises UserError where a run is to go on in another environment: its replay and returns are of that one."""
+    for name in ("env", "protocol", *(field.name for field in dataclasses.fields(EnvironmentOptions))):
+        before = getattr(saved, name)
+        if explicit.get(name, before) != before:
+            raise UserError(
+                f"--{name}={explicit[name]}: the replay and the returns of --logdir={run.path} are of {before!r}; "
+                "leave the flag out, or start a new run"
+            )
 
 
 def unshared(values: flags.FlagValues, defaults: dict[str, Any]) -> Config:

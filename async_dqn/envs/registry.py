@@ -5,6 +5,8 @@ import importlib
 import importlib.metadata
 import math
 import re
+import shlex
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -220,7 +222,7 @@ def _make_or_explain(id: str, options: EnvironmentOptions) -> gymnasium.Env:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         missing = one_line(error)
         if "box2d" in missing.lower():
-            missing = 'pip install "async-dqn[box2d]"'
+            missing = f'{shlex.quote(sys.executable)} -m pip install "gymnasium[box2d]"'
         raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error
     except gymnasium.error.DeprecatedEnv as error:
         raise UserError(f"--env={id}: is too old: {one_line(error)}") from error

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from async_dqn.base.errors import UserError
 from async_dqn.envs.packing import Packing
 
+_WIDEST = 2**17  # between the bounds of a picture's numbers: those of uint16 are less
 MAX_COMBINATIONS = 1_024  # of several discrete choices that are numbered as one
 
 
@@ -56,15 +57,15 @@ def adapt_actions(space: gymnasium.Space) -> Actions:
 
 def _combinations(choices: np.ndarray, start: np.ndarray, space: gymnasium.Space) -> Actions:
     """Several choices as one: number i stands for the i-th combination, the last choice changing fastest."""
-    count = int(np.prod(choices, dtype=np.float64))
+    count = float(np.prod(choices, dtype=np.float64))
     if count > MAX_COMBINATIONS:
-        raise Unsupported(f"these are {count} combinations, and at most {MAX_COMBINATIONS} are supported")
+        raise Unsupported(f"these are {count:.10g} combinations, and at most {MAX_COMBINATIONS} are supported")
     sizes = tuple(int(one) for one in choices.ravel())
 
     def convert(action: Any) -> np.ndarray:
         return (np.array(np.unravel_index(int(action), sizes)) + start).reshape(space.shape).astype(space.dtype)
 
-    return Actions(spaces.Discrete(count), convert)
+    return Actions(spaces.Discrete(int(count)), convert)
 
 
 def _scaled(space: spaces.Box) -> Actions:
@@ -174,15 +175,16 @@ def _packed(
 def is_picture(space: gymnasium.Space) -> bool:
     """Whether it is a Box of [H, W], [H, W, C] or [C, H, W] that convolutions are for.
 
-    Bytes and truth values are, from 3 pixels a side on; other numbers are where they have finite bounds and at least 8
-    pixels a side, for tables of numbers have two axes too.
+    Bytes and truth values are, from 3 pixels a side on; other numbers are where they have at least 8 pixels a side and
+    bounds between which float32 tells values apart, for tables of numbers have two axes too.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False
     height, width = (space.shape[axis] for axis in _channels_last(space.shape)[:2])
     if _as_bytes(space):
         return min(height, width) >= 3
-    return min(height, width) >= 8 and bool(space.is_bounded())
+    distance = float(space.high.max()) - float(space.low.min())
+    return min(height, width) >= 8 and bool(space.is_bounded()) and distance < _WIDEST
 
 
 def _as_bytes(space: Any) -> bool:
@@ -232,12 +234,16 @@ class Adapted(gymnasium.Wrapper):
             self.observation_space = self.observations.space
 
     def reset(self, **options: Any) -> Any:
+        if options.get("options") == {}:  # what a vector of environments leaves of its own
+            options["options"] = None
         observation, info = self.env.reset(**options)
-        return self._seen(observation, info), info
+        return self._seen(observation, info), {}  # a vector of environments cannot hold what differs between them
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(self.actions.convert(action))
-        return self._seen(observation, info), reward, terminated, truncated, info
+        if terminated:  # nothing is done there
+            info = {"action_mask": np.ones(self._num_masked, bool), **info}
+        return self._seen(observation, info), reward, terminated, truncated, {}
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
         convert = self.observations.convert

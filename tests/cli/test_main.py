@@ -271,6 +271,13 @@ def test_a_resumed_run_keeps_its_agent_and_its_settings(capsys, tmp_path, resume
     assert "--agent=dqn" in line and "ppo" in line
     line = refusal(capsys, "baseline", "--logdir=run", resume, "--dueling")
     assert "--dueling" in line and "--agent=ppo" in line
+    for name, value, before in (
+        ("env", "Acrobot-v1", "CartPole-v1"),
+        ("protocol", "machado", "classic"),
+        ("frame_skip", 2, 0),
+    ):
+        line = refusal(capsys, "baseline", "--logdir=run", resume, f"--{name}={value}")
+        assert f"--{name}={value}: the replay" in line and f"are of {before!r}" in line
     assert settings_of("baseline", "--env=CartPole-v1", "--logdir=run", "--resume=false").agent == "dqn"
 
 
@@ -286,6 +293,16 @@ def test_a_run_resumed_with_more_workers_has_what_a_preset_has_for_so_many(tmp_p
     chosen = {"env": "CartPole-v1", "num_workers": 4, "local_steps": 16, "averages": "own"}
     write_run(tmp_path / "four", table.make_config("dqn", "cartpole", chosen))
     assert resumed("four") == resumed("four", "--num_workers=8") == (16, "own")
+
+
+def test_an_update_of_paac_is_of_as_many_environments_after_a_resume_with_other_workers(tmp_path):
+    write_run(tmp_path / "run", table.make_config("paac", "cartpole", {"env": "CartPole-v1", "num_workers": 2}))
+    before = settings_of("local", "--logdir=run", "--resume").envs_per_worker
+    assert before > 1
+    for number, expected in ((1, 2 * before), (4, before // 2)):
+        assert settings_of("local", "--logdir=run", "--resume", f"--num_workers={number}").envs_per_worker == expected
+    given = settings_of("local", "--logdir=run", "--resume", "--num_workers=4", "--envs_per_worker=3")
+    assert given.envs_per_worker == 3
 
 
 def test_a_run_resumed_in_another_way_leaves_behind_what_does_not_go_with_it(capsys, tmp_path):
@@ -632,6 +649,7 @@ def test_the_launcher_of_a_cluster_makes_any_agent_without_tensorflow():
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("store", ["ps", "shared_memory"])
 def test_the_launcher_of_a_cluster_leaves_tensorflow_to_its_processes(tmp_path, store):
     sizes = ["--num_workers=1", f"--num_ps={int(store == 'ps')}"]

@@ -55,6 +55,19 @@ def test_a_step_that_is_lost_ends_all_games_and_new_ones_begin(name, reason):
         assert after.observation[:, 1].tolist() == [1, 1] and not after.bad_values
 
 
+def test_where_a_game_does_not_begin_those_of_the_others_end_with_the_next_step():
+    with made("faulty_environments:Faulty/DiesInReset-v0") as env:
+        env.reset()
+        over = env.step(np.array([0, 1]))
+        assert [episode.environment for episode in over.episodes] == [1] and not over.bad_values
+        lost = env.step(np.array([0, 0]))
+        np.testing.assert_array_equal(lost.spoilt(), [0, 1])
+        assert "exit code 7" in lost.bad_values[0].described(env.spec.id) and not lost.episodes
+        assert lost.observation[:, 1].tolist() == [0, 0]
+        after = env.step(np.array([0, 0]))
+        assert after.observation[:, 1].tolist() == [1, 1] and not after.bad_values
+
+
 _HANGS = """
 import numpy as np
 from async_dqn.envs import registry

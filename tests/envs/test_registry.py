@@ -255,7 +255,7 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "Box2D", None)
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
-    with pytest.raises(UserError, match=r"--env=LunarLander-v3.*pip install \"async-dqn\[box2d\]\""):
+    with pytest.raises(UserError, match=r"--env=LunarLander-v3.*-m pip install \"gymnasium\[box2d\]\""):
         registry.resolve("LunarLander-v3", "classic")
 
 

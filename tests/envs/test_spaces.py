@@ -1,13 +1,16 @@
 """spaces.py: what agents see of the spaces of an environment, and back."""
 
+import contextlib
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from async_dqn.base.errors import UserError
+from async_dqn.envs import registry
 from async_dqn.envs.packing import Packing
-from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions, adapt_observations
+from async_dqn.envs.spaces import Adapted, Unsupported, adapt_actions, adapt_observations, is_picture
 
 
 def test_discrete_actions_begin_at_zero():
@@ -184,13 +187,41 @@ def test_a_mask_of_actions_is_a_part_of_the_observation():
     env = Adapted(Masked(), action_mask=True)
     packing = env.observations.packing
     assert packing == Packing(mask=4, vector=3)
-    seen, info = env.reset(seed=0)
+    seen, _ = env.reset(seed=0)
     for _ in range(5):
-        np.testing.assert_array_equal(seen[:4], info["action_mask"])
-        seen, *_, info = env.step(0)
+        np.testing.assert_array_equal(seen[:4], np.arange(4) == env.unwrapped._allowed)
+        seen, *_ = env.step(0)
         np.testing.assert_array_equal(packing.vectors(seen), [0, 1, 0])
     assert Adapted(Masked()).observations.packing is None
     with pytest.raises(UserError, match=r"--action_mask: the environment's info has no action_mask"):
         Adapted(Masked(says=False), action_mask=True).reset()
     with pytest.raises(Unsupported, match="--action_mask is for discrete actions"):
         Adapted(gymnasium.make("Pendulum-v1"), action_mask=True)
+
+
+class Over(Masked):
+    """One whose info says nothing once the game is over."""
+
+    def step(self, action):
+        return 1, 0.0, True, False, {}
+
+
+def test_a_mask_that_is_left_out_once_the_game_is_over_allows_all():
+    env = Adapted(Over(), action_mask=True)
+    env.reset()
+    seen, _, terminated, *_ = env.step(0)
+    assert terminated and seen[:4].tolist() == [1, 1, 1, 1]
+
+
+def test_what_environments_say_beside_may_differ_and_a_vector_of_them_asks_for_nothing():
+    spec = registry.resolve("faulty_environments:Faulty/RaggedInfo-v0", "none")
+    with contextlib.closing(registry.make_vector_env(spec, 2, seed=0)) as env:
+        env.reset()
+        for actions in ([0, 1], [1, 0]):
+            assert not env.step(np.array(actions)).bad_values
+
+
+@pytest.mark.parametrize("bound", [np.finfo(np.float32).max, 1e10])
+def test_a_table_of_numbers_whose_bounds_are_far_apart_is_no_picture(bound):
+    assert is_picture(spaces.Box(0, 65_535, (9, 9), np.float32))
+    assert not is_picture(spaces.Box(-bound, bound, (9, 9), np.float32))
