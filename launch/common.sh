@@ -51,9 +51,11 @@ found_stamp() {
   cat "$VENV/setup.stamp" 2>/dev/null || true
 }
 
+IS_INSTALLED='import importlib.util as u, sys; sys.exit(u.find_spec("async_dqn") is None)' # whatever it holds
+
 # The stamp alone is not enough: a Python that was removed, or replaced by the next one, takes the packages with it.
 is_ready() {
-  [[ $(found_stamp) == "$(wanted_stamp)" ]] && "$VENV/bin/python" -I -c 'import async_dqn' 2>/dev/null
+  [[ $(found_stamp) == "$(wanted_stamp)" ]] && "$VENV/bin/python" -I -c "$IS_INSTALLED" 2>/dev/null
 }
 
 install() {

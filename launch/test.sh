@@ -29,6 +29,8 @@ tests() {
 
 on_all_cores=(-n logical --dist=worksteal)
 
+trap 'exit 130' INT # pytest ends in its own way, which bash does not take for an interrupt
+
 cd "$ROOT"
 "$VENV/bin/ruff" check . || status=1
 "$VENV/bin/ruff" format --check . || status=1

@@ -44,9 +44,14 @@ def spread(values: Sequence[float]) -> str:
 
 
 def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "", cores: int = 2) -> str:
-    command = re.sub(r" --(logdir|output|progress)=\S+", "", command)  # which change nothing of what is measured
-    found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", revision {revision[:7]}" if revision else "")
+    command = re.sub(r" --(logdir|output|progress|games)=\S+", "", command)  # which change nothing of what is measured
+    found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", revision {revision}" if revision else "")
     return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, {cores} cores; TensorFlow {versions['tensorflow']}, {found}."
+
+
+def short(revision: str) -> str:
+    """A commit's first seven digits, and whether there were changes on top of it."""
+    return revision[:7] + revision[40:]
 
 
 def bench_origin(name: str, cores: int = 2) -> str:
@@ -54,13 +59,14 @@ def bench_origin(name: str, cores: int = 2) -> str:
     assert origin["cores"] == cores
     types = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flag in origin["cpu flags"]]
     cpu = f"{origin['cpu']} ({', '.join(types) or 'avx2'})"
-    return made_by(origin["command"], origin["date"], cpu, origin["versions"], origin["git revision"], cores)
+    return made_by(origin["command"], origin["date"], cpu, origin["versions"], short(origin["git revision"]), cores)
 
 
 def bench_values(name: str) -> dict[str, list[dict[str, float]]]:
     """Of each case the values of every repetition."""
     found: dict[str, list[dict[str, float]]] = {}
     for result in read(f"bench/{name}/bench.json")["results"]:
+        assert result.get("others", 0.0) <= 0.1, f"{name}: {result['name']} was disturbed"
         found.setdefault(result["name"], []).append(result["values"])
     return found
 
@@ -323,7 +329,8 @@ def of_study(folder: str, kinds: str, last: dict[str, str], goal: str = "195") -
 
 def study_origin(found: dict[str, Any]) -> str:
     call = found["calls"][-1]
-    return made_by(call["command"], call["date"], call["cpu"], call["versions"], call["git revision"])
+    revisions = ", ".join(dict.fromkeys(short(run["revision"]) for run in found["runs"]))
+    return made_by(call["command"], call["date"], call["cpu"], call["versions"], revisions)
 
 
 def kinds_table() -> str:

@@ -31,7 +31,7 @@ FAKE_PYTHON = """\
         bin=$(dirname "$0")
         printf '#!/usr/bin/env bash\\npwd -P; printf "<%%s>" "$@"; exit 7\\n' >"$bin/async-dqn"
         chmod +x "$bin/async-dqn" ;;
-      *"import async_dqn"*) [[ -x $(dirname "$0")/async-dqn ]] ;;
+      *"find_spec"*) [[ -x $(dirname "$0")/async-dqn ]] ;;
       *) exec "$REAL_PYTHON" "$@" ;;
     esac
 """

@@ -1,14 +1,13 @@
 """Commands that show, hand on, compare and measure what training brings."""
 
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
 from async_dqn.agents import table
 from async_dqn.base.errors import UserError
 from async_dqn.cli import from_flags
-from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Whole
+from async_dqn.cli.arguments import PROGRESS, TEXT, Call, Command, Number, Option, Whole
 from async_dqn.run.directory import default_folder, default_logdir
 from async_dqn.run.progress import Progress
 from async_dqn.settings.config import DTYPES
@@ -100,7 +99,7 @@ def _compare(call: Call) -> int:
         raise UserError("--resume: leave it out; the same command with its --logdir=FOLDER goes on where it was left")
     if values.study is not None:
         return _study(call)
-    quick = {"env": "CartPole-v1", "total_steps": 60_000, "stop_at_return": 195.0} if values.quick else {}
+    quick = {"env": "CartPole-v1", "total_steps": 200_000, "stop_at_return": 195.0} if values.quick else {}
     from async_dqn.run import preflight
     from async_dqn.tools.report.compare import Comparison, check_counts, run_compare, with_clusters
 
@@ -182,7 +181,7 @@ _WORK = (
     "What is learned: nature (DQN with the network of Mnih et al. 2015), a2c (A3C with the same network) or pong-fast, "
     "all on Pong; or boxing."
 )
-_CHECKPOINT: tuple[str, flags.ArgumentParser, Any, str] = (
+_CHECKPOINT: Option = (
     "checkpoint",
     TEXT,
     None,

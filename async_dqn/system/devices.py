@@ -62,6 +62,8 @@ def visible_gpus(environ: MutableMapping[str, str]) -> list[str]:
 
 def hide_gpus(card: str | None, environ: MutableMapping[str, str] = os.environ) -> None:
     """Leaves this process one card, or none. Before TensorFlow is imported, so that nothing can touch the others."""
+    if "CUDA_VISIBLE_DEVICES" not in environ:
+        environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which nvidia-smi counts
     environ["CUDA_VISIBLE_DEVICES"] = card if card is not None else "-1"
 
 
@@ -122,7 +124,7 @@ def _on_gpu() -> bool:
 
 def threads_of_worker(threads: int, num_here: int) -> int:
     """Threads to compute with: the setting, or this machine's cores shared out over its workers."""
-    return threads or max(1, len(os.sched_getaffinity(0)) // num_here)
+    return threads or max(1, int(processor.usable_cores()) // num_here)
 
 
 def cores_of_worker(place: int, num_here: int, cores: Sequence[int]) -> Sequence[int]:

@@ -1,20 +1,21 @@
 """How much memory there is, and memory that processes share."""
 
+import contextlib
 import ctypes
 import errno
 import math
 import mmap
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
+from async_dqn.system.control_groups import control_groups
+
 Shapes = Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]  # of arrays, by name
 
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
 _ROW = 64  # bytes, to which every array in a file is aligned
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_..., which Python does not name
 _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
@@ -22,15 +23,15 @@ _CLOSE_ON_EXEC = 1  # MFD_CLOEXEC, which os.memfd_create sets by itself
 
 def available_bytes() -> int:
     """Memory that this process may still take: the machine's, or its control group's where that is less."""
-    available = psutil.virtual_memory().available
-    try:
-        limit = int((_CONTROL_GROUP / "memory.max").read_text())
-        used = int((_CONTROL_GROUP / "memory.current").read_text())
-        counted = dict(line.split() for line in (_CONTROL_GROUP / "memory.stat").read_text().splitlines())
-        cached = sum(int(counted[kind]) for kind in ("active_file", "inactive_file"))  # given up where it is needed
-    except (OSError, ValueError, KeyError):
-        return available
-    return min(available, limit - used + cached)
+    available = [psutil.virtual_memory().available]
+    for group in control_groups():
+        with contextlib.suppress(OSError, ValueError, KeyError):  # no limit reads "max"
+            limit = int((group / "memory.max").read_text())
+            used = int((group / "memory.current").read_text())
+            counted = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            cached = sum(int(counted[kind]) for kind in ("active_file", "inactive_file"))  # given up where it is needed
+            available.append(limit - used + cached)
+    return min(available)
 
 
 def anonymous_file() -> int:

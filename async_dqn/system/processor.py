@@ -1,8 +1,12 @@
 """Which processor this machine has, and what it computes best in."""
 
+import contextlib
+import os
 import platform
 from collections.abc import Collection
 from pathlib import Path
+
+from async_dqn.system.control_groups import control_groups
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")  # instructions for bfloat16; without them it is slower than float32
 
@@ -30,6 +34,16 @@ def model() -> str:
 def flags() -> list[str]:
     """The instructions that it has beside the common ones."""
     return info().get("flags", "").split()
+
+
+def usable_cores() -> float:
+    """Cores that this process may use: the machine's, its affinity's or its control groups'."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for group in control_groups():
+        with contextlib.suppress(OSError, ValueError):  # no limit reads "max 100000"
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            cores = min(cores, quota / period)
+    return cores
 
 
 def best_dtype(found: Collection[str], *, on_gpu: bool) -> str:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 from cluster_helpers import heard
@@ -17,12 +16,22 @@ CHILD = """
     import os, signal, sys, time
     from async_dqn.system import signals
     stop = signals.install()
+
+    def telling(handle):
+        def handle_and_tell(number, frame):
+            handle(number, frame)
+            os.write(1, b"heard\\n")
+        return handle_and_tell
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signals.ASK, signals.DIED):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, telling(signal.getsignal(number)))
     if "asked" in sys.argv:
         stop.set()  # as when a parameter server asks all workers to end
     print("ready", flush=True)
+    sys.stdin.read()  # until no other signal comes
     while not stop.is_set() or "patient" in sys.argv:
         time.sleep(0.01)
-    time.sleep(0.2)
     print("saved", flush=True)
 """
 
@@ -39,21 +48,32 @@ def children():
 
 
 def start(*arguments: str) -> subprocess.Popen:
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), *arguments], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), *arguments]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     CHILDREN.append(child)
-    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    assert child.stdout is not None and child.stdout.readline() == b"ready\n"
     return child
+
+
+def send(child: subprocess.Popen, number: int) -> bool:
+    """Whether it handles the signal and lives; returns once it has done either."""
+    os.kill(child.pid, number)
+    assert child.stdout is not None
+    return child.stdout.readline() == b"heard\n"
+
+
+def end(child: subprocess.Popen) -> tuple[int, str]:
+    """Exit code and output, now that no other signal comes."""
+    output, _ = child.communicate(timeout=30)
+    return child.returncode, output.decode()
 
 
 def run(*arguments: str, numbers: list[int]) -> tuple[int, str]:
     child = start(*arguments)
-    for number in numbers:
-        os.kill(child.pid, number)
-        time.sleep(0.1)  # or else they may be handled in another order
-    output, _ = child.communicate(timeout=30)
-    return child.returncode, output
+    lives = [send(child, number) for number in numbers]
+    code, output = end(child)
+    assert lives == [True] * (len(numbers) - 1) + [code == 0]  # none but the last ends it at once
+    return code, output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -107,19 +127,15 @@ def test_signals_that_have_come_together_count_as_if_the_launcher_s_were_the_las
     for number in (signals.ASK, signal.SIGTERM):
         os.kill(child.pid, number)
     os.kill(child.pid, signal.SIGCONT)
-    output, _ = child.communicate(timeout=30)
-    assert (child.returncode, output) == (0, "saved\n")
+    assert end(child) == (0, "heard\nheard\nsaved\n")
 
 
 def test_nohup_is_respected():
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        child = start("patient")
+        child = start()
     finally:
         signal.signal(signal.SIGHUP, hangup)
     os.kill(child.pid, signal.SIGHUP)
-    for _ in range(2):
-        os.kill(child.pid, signal.SIGTERM)
-        time.sleep(0.1)
-    child.communicate(timeout=30)
-    assert child.returncode == 130
+    assert send(child, signal.SIGTERM)
+    assert end(child) == (0, "saved\n")  # and one signal was heard, not two

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from async_dqn.agents import table
+from async_dqn.agents.base import network_name
 from async_dqn.base.errors import RunError, one_line
+from async_dqn.run import preflight
 from async_dqn.settings.config import Config
 from async_dqn.system import devices
 from async_dqn.system.private_network import PrivateNetwork
@@ -35,6 +37,9 @@ def measure(
         network = PrivateNetwork.create(folder)
         if not isinstance(network, str):
             stack.callback(network.close)
+        environ = dict(os.environ)
+        small = network_name(config, preflight.resolve(config)) in ("mlp", "small")
+        devices.choose_kernels(is_small=small, environ=environ)  # the child has imported TensorFlow before it could
         processes = []
         for index in range(num_processes):
             request = [function, config.to_dict(), index, num_processes, num_threads, folder, arguments]
@@ -44,6 +49,7 @@ def measure(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                env=environ,
                 start_new_session=True,
                 preexec_fn=None if isinstance(network, str) else network.enter,
             )

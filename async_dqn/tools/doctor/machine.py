@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from async_dqn.agents.table import find
 from async_dqn.base.errors import UserError
@@ -22,7 +21,6 @@ from async_dqn.tools.doctor.cluster import Here
 
 _PROCESS_GB = 0.7  # resident in one process beside replay; 0.4 of it is TensorFlow's code, which all share
 _CHECKPOINTS_GB = 1.0  # room for those of any network here
-_CGROUP = Path("/sys/fs/cgroup")
 _CARD = "index,uuid,name,memory.total,memory.free"  # in MiB
 
 
@@ -63,15 +61,6 @@ def check_cores(config: Config, here: Here, cores: float, load: float) -> Iterab
     found = f"{cores:g}; {count(wanted, 'computing thread')} of {count(len(here.workers), 'worker')}; load {load:.1f}"
     remedy = "fewer workers or --threads, or end what else runs (top shows it)"
     yield Result("warning" if wanted > cores or load > 0.7 * cores else "ok", found, remedy)
-
-
-def usable_cores() -> float:
-    """Cores that this process may use: the machine's, its affinity's or its control group's."""
-    cores = float(len(os.sched_getaffinity(0)))
-    with contextlib.suppress(OSError, ValueError):  # no limit reads "max 100000"
-        quota, period = map(int, (_CGROUP / "cpu.max").read_text().split())
-        cores = min(cores, quota / period)
-    return cores
 
 
 def check_files(config: Config, here: Here, limits: tuple[int, int]) -> Iterable[Result]:

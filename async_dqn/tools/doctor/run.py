@@ -10,6 +10,7 @@ from typing import TextIO
 from async_dqn.cluster.spec import ClusterSpec, host_and_port
 from async_dqn.run.directory import RunDirectory
 from async_dqn.settings.config import Config
+from async_dqn.system import processor
 from async_dqn.tools.doctor import cluster, machine, software
 from async_dqn.tools.doctor.checks import Check, run_checks, start
 
@@ -43,7 +44,7 @@ def run_doctor(
         ("environment", lambda: software.check_environment(config)),
         ("memory", lambda: machine.check_memory(config, here.result())),
         ("disk", lambda: machine.check_disk(config, run, here.result(), resume=resume)),
-        ("cores", lambda: machine.check_cores(config, here.result(), machine.usable_cores(), os.getloadavg()[0])),
+        ("cores", lambda: machine.check_cores(config, here.result(), processor.usable_cores(), os.getloadavg()[0])),
         ("open files", lambda: machine.check_files(config, here.result(), files)),
         ("proxy", cluster.check_proxy),
     ]

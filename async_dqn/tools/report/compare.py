@@ -41,8 +41,12 @@ class Trial(NamedTuple):
     @property
     def flags(self) -> list[str]:
         """Of the command that trains it, or goes on with it."""
-        resume = ["--resume"] if self.run.config.exists() else []
-        return [f"--{name}={value}" for name, value in self.config.to_dict().items()] + resume
+        values, resume = self.config.to_dict(), []
+        if self.run.config.exists():
+            resume = ["--resume"]
+            if values["compute_dtype"] == "auto":  # what that was where it began
+                values["compute_dtype"] = self.run.read_config().compute_dtype
+        return [f"--{name}={value}" for name, value in values.items()] + resume
 
     @property
     def is_over(self) -> bool:
@@ -163,7 +167,7 @@ def begin(
       by_workers: settings of which each number of workers has its own.
 
     Returns:
-      The calls that it is made by, the first one first; of those with the same command only one.
+      The calls that it is made by, the first one first; of those that differ in nothing but the date only one.
 
     Raises:
       UserError: something else lies there, or a comparison of other settings.
@@ -184,17 +188,28 @@ def begin(
                         f"--logdir={folder} holds a comparison with --{name}={before}, not {value}; "
                         "go on with its own settings, or give another folder"
                     )
+            left = set(known.get("by_workers", set(by_workers) - known["settings"].keys()))
+            for name in sorted(left ^ set(by_workers)):
+                before = "left to the preset" if name in left else f"given as {known['settings'].get(name)}"
+                raise UserError(
+                    f"--logdir={folder} holds a comparison with --{name} {before}; do the same, or give another folder"
+                )
         elif folder.exists() and any(not path.name.startswith(f".{_FILE}.") for path in folder.iterdir()):
             raise UserError(f"--logdir={folder} holds something else (no {_FILE}); give another folder")
-        if described is not None and described["command"] not in [call["command"] for call in calls]:
+        if described is not None and not any(_is_same(described, call) for call in calls):
             calls.append(dict(described))
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps({"settings": shared, "calls": calls}, indent=1).encode() + b"\n")
+            content = {"settings": shared, "by_workers": sorted(by_workers), "calls": calls}
+            write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
         return calls
     except OSError as error:
         raise UserError(f"--logdir={folder}: {error.strerror}; give another folder") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of content that may be anything
         raise UserError(f"{path} cannot be read; give another --logdir") from error
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one[name] == other.get(name) for name in one if name != "date")
 
 
 def execute(

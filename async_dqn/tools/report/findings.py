@@ -90,7 +90,7 @@ def write_report(
     header = ["", "ended", "agent steps", "time", "time to the goal", "best mean of 100 games", "greedy games"]
     blocks += ["## Runs", table(header, [run_row(run) for run in runs])]
     blocks.append(_list(f"{run.title}: {'; '.join(lines)}" for run in runs if (lines := [*run.notes, *_troubles(run)])))
-    header = ["", "agent steps", "minibatches", "minibatches per step", "% waiting for ps", "cores used", "memory, MB"]
+    header = ["", "agent steps", "minibatches", "minibatches per step", "% waiting", "cores used", "memory, MB"]
     blocks += ["## Processes", table(header, [row for run in runs for row in process_rows(run)])]
     lines = [f"{call.get('command', '?')}, {call.get('date', '?')}" for call in calls]
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
@@ -170,7 +170,7 @@ def quantities(run: Run) -> dict[str, float]:
         "agent steps/s": found("env_steps") / seconds,
         "minibatches/s": found("minibatches") / seconds,
         "updates/s": found("updates") / seconds,
-        "MB/s exchanged": read_megabytes(run) / seconds,
+        "MB/s exchanged": math.nan if found("steps_lost") > 0 else read_megabytes(run) / seconds,
         "mean staleness": found("staleness_mean"),
         "mean age of data": found("data_age_mean"),
         "greedy games, mean return": finite(read_evaluation(run.path).get("mean")),

@@ -230,7 +230,8 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
             values = [np.array([of(run) for number, run in curve if number == at]) for at in numbers]
             medians = np.array(list(map(np.median, values)))
             if title == _SPEED_UP:
-                values, medians = [medians[0] / own for own in values], medians[0] / medians
+                one = medians[numbers.index(1)] if 1 in numbers else math.nan
+                values, medians = [one / own for own in values], one / medians
             for at, own in zip(numbers, values, strict=True):
                 axes.plot([at] * len(own), own, "o", ms=4, color=colour, alpha=0.5)
                 reached = int(np.isfinite(own).sum())

@@ -1,6 +1,5 @@
 """The machine, with memory, disk, cores, limits and a nvidia-smi made up."""
 
-import os
 import resource
 from types import SimpleNamespace
 
@@ -69,15 +68,6 @@ def test_free_space_is_held_against_checkpoints_and_replay(tmp_path, free, confi
 )
 def test_cores(threads, cores, load, status):
     assert only(machine.check_cores(Config(threads=threads), HERE, cores, load)).status == status
-
-
-def test_cores_of_a_control_group_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    assert machine.usable_cores() == 8
-    for text, cores in [("max 100000", 8), ("150000 100000", 1.5), ("900000 100000", 8)]:
-        (tmp_path / "cpu.max").write_text(f"{text}\n")
-        assert machine.usable_cores() == cores
 
 
 @pytest.mark.parametrize(

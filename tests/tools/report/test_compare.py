@@ -16,6 +16,7 @@ from async_dqn.agents import table
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
 from async_dqn.cli import main as command_line
+from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress
 from async_dqn.system import signals
 from async_dqn.tools.report import compare
@@ -98,6 +99,35 @@ def test_other_numbers_of_workers_may_be_compared_in_a_folder_later(asked, agent
             begun("2", f"--{other}")
 
 
+def test_what_was_given_and_what_a_preset_says_are_not_compared_in_one_folder(asked, tmp_path):
+    def begun(*more):
+        assert call("--env=CartPole-v1", "--worker_counts=2", *more, f"--logdir={tmp_path / 'a'}") == 0
+        return begin(tmp_path / "a", asked[-1].config, CALL, by_workers=asked[-1].by_workers)
+
+    begun("--local_steps=16")
+    with pytest.raises(UserError, match="holds a comparison with --local_steps given as 16; do the same"):
+        begun()
+    begun("--local_steps=16")
+
+
+def test_another_machine_or_revision_is_another_call(tmp_path):
+    call_here = CALL | {"cpu": "A", "git revision": "1"}
+    elsewhere = call_here | {"cpu": "B", "date": "later"}
+    assert begin(tmp_path / "a", CONFIG, call_here) == [call_here]
+    assert begin(tmp_path / "a", CONFIG, elsewhere) == [call_here, elsewhere]
+    assert begin(tmp_path / "a", CONFIG, call_here | {"date": "now"}) == [call_here, elsewhere]
+
+
+def test_a_run_that_is_gone_on_with_computes_in_what_it_was_decided_to(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    config = dataclasses.replace(CONFIG, compute_dtype="auto")
+    trial = compare.Trial("dqn-1", "local", config, run)
+    assert "--compute_dtype=auto" in trial.flags and "--resume" not in trial.flags
+    run.write_config(dataclasses.replace(config, compute_dtype="bfloat16"), 7)
+    assert "--compute_dtype=bfloat16" in trial.flags and "--resume" in trial.flags
+
+
 def test_after_an_interrupt_no_other_run_begins_even_if_this_one_could_not_save(tmp_path, monkeypatch, capsys):
     stop, begun = threading.Event(), []
 
@@ -115,7 +145,7 @@ def test_quick_is_cartpole_to_a_goal_and_the_default_pong(asked, tmp_path):
     assert call("--quick", f"--logdir={tmp_path}") == 0
     assert call() == 0
     goals = [(one.config.env, one.config.total_steps, one.config.stop_at_return) for one in asked]
-    assert goals[0] == ("CartPole-v1", 60_000, 195)
+    assert goals[0] == ("CartPole-v1", 200_000, 195)
     assert (goals[1][0], goals[1][2]) == ("pong", 18.0)
 
 

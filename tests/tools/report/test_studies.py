@@ -80,7 +80,7 @@ def test_an_environment_whose_package_is_missing_is_refused_before_anything_star
     monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
     flags = ["--study=sharing", "--env=LunarLander-v3", f"--logdir={tmp_path / 'study'}"]
     assert command_line.main(["compare", *flags]) == 2
-    assert "async-dqn[box2d]" in capsys.readouterr().err
+    assert "gymnasium[box2d]" in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
 
 
