@@ -10,6 +10,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # set before TensorFlow is i
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
+@pytest.fixture(autouse=True)
+def _environment():
+    """No test leaves variables to the processes of the next one."""
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    for name in (before.keys() | after.keys()) - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif after.get(name) != before[name]:
+            os.environ[name] = before[name]
+
+
 def pytest_addoption(parser):
     parser.addoption("--until", type=float, help="seconds since 1970 after which no test begins any more")
 

@@ -1,5 +1,7 @@
 """One worker of an agent in this process, built as the program builds it."""
 
+import os
+
 from async_dqn.envs import registry
 from async_dqn.nn.module import initial_parameters
 from async_dqn.run import build
@@ -20,7 +22,9 @@ class OneWorker:
         if is_baseline:
             self.store = build.make_local_store(self.agent)
         elif config.store == "shared_memory":
-            self.store = build.make_shared_store(self.agent, build.create_shared_memory(self.agent))
+            descriptor = build.create_shared_memory(self.agent)
+            self.store = build.make_shared_store(self.agent, descriptor)
+            os.close(descriptor)  # the store has the memory, and a description of its own for the lock
         else:
             modules = build.store_modules(self.agent)
             self.store = LocalParameterStore(modules, config.total_steps, self.agent.target_period)

@@ -20,11 +20,11 @@ from async_dqn.settings.fields import setting
 class C51Config(DQNConfig):
     """Settings of C51."""
 
-    num_atoms: int = setting(51, "How many returns a distribution is over.", minimum=2, maximum=1_000)
-    v_min: float = setting(-10.0, "The smallest return of a distribution.", minimum=-1e9, maximum=1e9)
-    v_max: float = setting(
-        10.0, "The largest return of a distribution; all lie at equal distances.", minimum=-1e9, maximum=1e9
+    num_atoms: int = setting(
+        51, "How many returns a distribution is over, at equal distances.", minimum=2, maximum=1_000
     )
+    v_min: float = setting(-10.0, "The smallest return of a distribution.", minimum=-1e9, maximum=1e9)
+    v_max: float = setting(10.0, "The largest return of a distribution.", minimum=-1e9, maximum=1e9)
 
     def check(self) -> None:
         super().check()

@@ -31,7 +31,8 @@ class NStepQConfig(ExplorationSettings, TargetSettings):
     sarsa: bool = setting(False, "Bootstrap from the action that was taken next, not from the best one.")
     target_period: int = setting(
         250,
-        "Minibatches between two refreshes of the target network, of --t_max x --envs_per_worker agent steps each.",
+        "Minibatches of all workers, of --t_max x --envs_per_worker agent steps each, between two refreshes of the "
+        "target network.",
         minimum=1,
     )
 

@@ -59,7 +59,8 @@ class TaskSettings(Fields):
     )
     overlap_steps: bool = setting(
         False,
-        "Step the environments while the learner computes; each step is then learned from one step later.",
+        "Step the environments while the learner computes (Atari, or with --env_processes); each step is then learned "
+        "from one step later.",
         shared=False,
         not_with={"replay": ("global",), "parallelism": ("data",)},
     )
@@ -564,7 +565,9 @@ class EntropySettings(Config):
 class TargetSettings(Config):
     """A target network."""
 
-    target_period: int = setting(1_000, "Minibatches between two refreshes of the target network.", minimum=1)
+    target_period: int = setting(
+        1_000, "Minibatches of all workers between two refreshes of the target network.", minimum=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,4 +136,5 @@ def _check(field: dataclasses.Field, value: Any) -> None:
             f"{word} {bound if isinstance(bound, int) else f'{bound:g}'}" for word, bound in bounds if bound is not None
         )
         plain = "finite number or inf" if field.default == math.inf else "finite number"
-        raise UserError(f"{flag}: must be a {f'number of {allowed}' if allowed else plain}")
+        finite = "finite " if endless else ""
+        raise UserError(f"{flag}: must be a {f'{finite}number of {allowed}' if allowed else plain}")

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from one_worker import OneWorker
 from async_dqn.agents import table
 from async_dqn.base.errors import RunFailed
 from async_dqn.envs import registry
+from async_dqn.run import build, checkpoints
 
 SHARED = ["hogwild", "locked", "sync"]  # in memory that processes share
 WAYS = ["direct", "gradient", "delta", *SHARED]
@@ -76,7 +76,7 @@ class Parts(OneWorker):
         super().__init__(config, is_baseline=way == "direct")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=len(WAYS))  # conftest.py has all tests of an agent follow each other
 def finished(agent_name, way):
     """A run of 203 steps in environments that are stepped two at a time, from beginning to end."""
     return Parts(agent_name, way).begin().run()
@@ -123,20 +123,23 @@ def test_the_budget_is_met_exactly_and_metrics_have_the_columns_that_the_agent_n
 
 
 @EVERY_PAIR
-def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(agent_name, way):
+def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(agent_name, way, tmp_path):
     stopped = Parts(agent_name, way).begin()
     steps = stopped.steps()
     assert sum(tick.num_steps for tick in itertools.islice(steps, 45)) == 2 * 45
     steps.close()
     stopped.client.finish()
-    arrays, values = stopped.actor_learner.state()
+    checkpoints.save(tmp_path / "own", 90, *stopped.actor_learner.state(), keep=1)
+    checkpoints.save(tmp_path / "store", 90, stopped.store.state(), {}, keep=1)
 
     resumed = Parts(agent_name, way, seed=1)  # what it begins with does not matter
-    resumed.store.restore(stopped.store.state())
+    assert any((one != stopped.start[name]).any() for name, one in resumed.start.items())  # and is another
+    own = checkpoints.load(tmp_path / "own", 90)
+    resumed.store.restore(checkpoints.load(tmp_path / "store", 90).arrays)
     resumed.client.start()
     if (ring := stopped.actor_learner.experience.ring) is not None:
         vars(resumed.actor_learner.experience.ring).update(vars(copy.deepcopy(ring)))
-    resumed.actor_learner.restore(arrays, json.loads(json.dumps(values)), in_episode=True)
+    resumed.actor_learner.restore(own.arrays, own.values, in_episode=True)
     resumed.env = stopped.env
     resumed.run()
     assert_same(resumed, finished(agent_name, way))
@@ -145,7 +148,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(agent_name, way):
 @EVERY_PAIR
 def test_what_was_saved_plays(agent_name, way):
     trained = finished(agent_name, way)
-    state, agent = trained.store.state(), Parts(agent_name, way).agent
+    state, agent = trained.store.state(), build.make_agent(trained.agent.config)
     params, acted_on = (
         {module.name: module.layout.unflatten(state[f"{module.name}/{part}"]) for module in agent.modules}
         for part in ("online", "target" if agent.acts_on_target else "online")

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 from cluster_helpers import fork
+from shared_store_helpers import wait
 
 from async_dqn.data import shared_queue
 from async_dqn.data.shared_queue import SharedQueue
@@ -99,7 +101,7 @@ def test_a_sender_that_is_killed_in_a_put_has_put_nothing_and_holds_up_nobody(en
     with monkeypatch.context() as patch:
         patch.setattr(shared_queue, "_write", write_and_die)
         child = fork(lambda: ends.end(1).put(1, data(2, 3)))
-        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert wait(child) == -signal.SIGKILL
     assert ends.senders[1].put(0, data(4))
     ends.joins[1] = 2
     assert ends.senders[0].put(0, data(5))
@@ -119,11 +121,13 @@ def test_nothing_is_lost_or_doubled_between_processes(ends):
     children = [fork(lambda worker=worker: send(worker)) for worker in (1, 2)]
     sizes = {worker: np.random.default_rng(worker) for worker in (1, 2)}
     found = {1: [], 2: []}
+    end = time.monotonic() + 60
     while any(len(numbers) < number_of_items for numbers in found.values()):
+        assert time.monotonic() < end, "a sender has ended before"
         if (item := ends.receiver.take()) is not None:
             found[item.sender].append(item.number)
             assert item.data.tolist() == [item.number % 256] * sizes[item.sender].integers(0, 5_000)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    assert [wait(child) for child in children] == [0, 0]
     assert found == {1: [*range(number_of_items)], 2: [*range(number_of_items)]}
     assert ends.receiver.take() is None
 

@@ -1,4 +1,4 @@
-"""Whole runs on CartPole have to reach a threshold, and the same seed has to give the same network."""
+"""Whole runs on CartPole have to reach a threshold."""
 
 import json
 
@@ -59,11 +59,13 @@ def test_a_baseline_learns_and_plays_well_by_itself(start, agent):
     best, faults = checkpoints.load_newest(run.best)  # it is of the row that reached the goal, some steps may follow
     assert best is not None and faults == []
     assert result["checkpoint_env_steps"] == best.number <= summary["env_steps"]
+    assert set(table.find(run.read_config().agent).metrics) <= rows(run.metrics)[-1].keys()
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("local_steps", [0, 1], ids=["gradients", "deltas"])
-@pytest.mark.parametrize("agent", ["dqn", "nstep_q", "pqn", "ppo"])
+@pytest.mark.parametrize(
+    ("agent", "local_steps"), [("dqn", 0), ("dqn", 1), ("ppo", 0), ("ppo", 1), ("nstep_q", 0), ("pqn", 1)]
+)
 def test_a_cluster_learns(start, agent, local_steps):
     """As far as the goal: no two runs have one order of updates, and a rare one is slow to begin."""
     flags = [f"--agent={agent}", f"--local_steps={local_steps}", "--total_steps=100_000", f"--stop_at_return={GOAL}"]
@@ -92,19 +94,3 @@ def test_one_learner_learns_from_what_others_send(start, request, flags):
     assert summary["exit_reason"] == "solved" and summary["best_mean_return_100"] >= GOAL
     assert {row["worker"] for row in rows(run.episodes)} == {"1", "2"}
     assert summary["data_age_mean"] > 0 and summary["staleness_max"] == 0
-
-
-@pytest.mark.parametrize("agent", ["dqn", "ppo"])  # of all agents tests/run/test_resume.py compares two
-def test_the_same_seed_gives_the_same_network_bit_for_bit(start, agent):
-    flags = ["baseline", f"--agent={agent}", "--total_steps=3000", "--threads=1"]
-    begun = [begin(start, f"{agent}-{i}", *flags, f"--seed={seed}") for i, seed in enumerate((7, 7, 8))]
-    for command, run in begun:
-        assert finish(command, run)["env_steps"] == 3_000
-    first, same, other = (checkpoints.load_newest(run.checkpoints)[0] for _, run in begun)
-    assert sorted(first.arrays) == sorted(same.arrays)
-    for name, array in first.arrays.items():
-        assert array.tobytes() == same.arrays[name].tobytes(), name
-    online = [name for name in first.arrays if name.endswith("/online")]
-    assert online and not any(np.array_equal(first.arrays[name], other.arrays[name]) for name in online)
-    metrics = rows(RunDirectory(start.folder / f"{agent}-0").metrics)
-    assert set(table.find(agent).metrics) <= metrics[-1].keys()
