@@ -188,7 +188,7 @@ class DynaExperience(ReplayExperience):
         for column in of_one_step:
             column[:] = 0  # a minibatch may be simulated before there was a real one
         size = real.s_tm1[0].size
-        self.batch: Any = DynaBatch(*real, *of_one_step, *flags, aligned_empty((size + 1,), np.float32))
+        self.batch: Any = DynaBatch(*real, *of_one_step, *flags, deviation=aligned_empty((size + 1,), np.float32))
         self.batch.deviation[:] = 1
         self._visits, self._error, self._spread = VisitCounts(size), ModelError(size), Spread(size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
