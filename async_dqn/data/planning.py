@@ -182,13 +182,13 @@ class DynaExperience(ReplayExperience):
         self._discount, self._depth, self._sweeping = discount, depth, sweeping
         self._simulated_ratio, self._max_model_error = simulated_ratio, max_model_error
         self._imagine, self._evaluate = imagine, evaluate
-        flags = [aligned_empty((batch_size,), np.float32) for _ in range(4)]
         self._real, self._one_step = real, replay.make_batch(batch_size)
         _, _, *of_one_step = self._one_step
         for column in of_one_step:
             column[:] = 0  # a minibatch may be simulated before there was a real one
         size = real.s_tm1[0].size
-        self.batch: Any = DynaBatch(*real, *of_one_step, *flags, deviation=aligned_empty((size + 1,), np.float32))
+        own = [aligned_empty((length,), np.float32) for length in [batch_size] * 4 + [size + 1]]
+        self.batch: Any = DynaBatch(*real, *of_one_step, *own)
         self.batch.deviation[:] = 1
         self._visits, self._error, self._spread = VisitCounts(size), ModelError(size), Spread(size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
