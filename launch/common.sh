@@ -51,7 +51,7 @@ found_stamp() {
   cat "$VENV/setup.stamp" 2>/dev/null || true
 }
 
-IS_INSTALLED='import importlib.util as u, sys; sys.exit(u.find_spec("async_dqn") is None)' # whatever it holds
+IS_INSTALLED='import importlib.util as u, sys; sys.exit(u.find_spec("async_dqn") is None)' # found, not run: no mistake in it is mended by installing it again
 
 # The stamp alone is not enough: a Python that was removed, or replaced by the next one, takes the packages with it.
 is_ready() {

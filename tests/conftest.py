@@ -1,5 +1,6 @@
 """Quiet TensorFlow on the CPU, in this process and in those that tests start; and a limit to the time of all tests."""
 
+import gc
 import os
 import random
 import time
@@ -21,6 +22,15 @@ def _environment():
             del os.environ[name]
         elif after.get(name) != before[name]:
             os.environ[name] = before[name]
+
+
+@pytest.fixture
+def no_garbage():
+    """What earlier tests left, with descriptors and mappings of its own, goes before a test or after it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def pytest_addoption(parser):

@@ -45,7 +45,8 @@ def spread(values: Sequence[float]) -> str:
 
 def made_by(command: str, date: str, cpu: str, versions: dict[str, str], revision: str = "", cores: int = 2) -> str:
     command = re.sub(r" --(logdir|output|progress|games)=\S+", "", command)  # which change nothing of what is measured
-    found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", revision {revision}" if revision else "")
+    word = "revisions" if ", " in revision else "revision"
+    found = f"async-dqn {versions['async-dqn'] or ''}".rstrip() + (f", {word} {revision}" if revision else "")
     return f"\n\nMade by `{command}`, {date[:10]}; {cpu}, {cores} cores; TensorFlow {versions['tensorflow']}, {found}."
 
 
@@ -437,7 +438,7 @@ def faults_table(name: str) -> str:
         rows.append([kind, *map(str, cells), *times])
     head = ["fault", "rounds", "as promised", "agent steps lost at most", "seconds to recover: median", "most"]
     origin = [found[key] for key in ("command", "date", "cpu", "versions")]
-    return table(head, rows) + made_by(*origin, found.get("git revision", ""))
+    return table(head, rows) + made_by(*origin, short(found.get("git revision", "")))
 
 
 TABLES: dict[str, Callable[..., str]] = {

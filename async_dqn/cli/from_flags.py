@@ -43,7 +43,7 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
             run.check_resumable()
             _refuse_other_task(run, saved, explicit)
             base = dataclasses.asdict(saved)
-            if saved.agent == "paac":  # an update is of as many steps, however many workers take them
+            if saved.agent == "paac":  # an update stays of as many steps, as far as they come out even
                 number = explicit.get("num_workers", saved.num_workers)
                 base["envs_per_worker"] = max(1, saved.envs_per_worker * saved.num_workers // max(1, number))
             if saved.num_learners <= 2:
@@ -53,13 +53,13 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
 
 
 def _refuse_other_task(run: RunDirectory, saved: Config, explicit: dict[str, Any]) -> None:
-    """Raises UserError where a run is to go on in another environment: its replay and returns are of that one."""
+    """Raises UserError where flags would have a run go on in another environment than it has learned in."""
     for name in ("env", "protocol", *(field.name for field in dataclasses.fields(EnvironmentOptions))):
         before = getattr(saved, name)
         if explicit.get(name, before) != before:
             raise UserError(
-                f"--{name}={explicit[name]}: the replay and the returns of --logdir={run.path} are of {before!r}; "
-                "leave the flag out, or start a new run"
+                f"--{name}={explicit[name]}: --logdir={run.path} holds a run with --{name}={before}, and a run keeps "
+                "its environment; leave the flag out, or start a new run"
             )
 
 

@@ -39,7 +39,7 @@ class DynaBatch(NamedTuple):
     weight: np.ndarray  # [B] float32, 0 for simulated rows that come after the end of an episode
     model_error: np.ndarray  # [B] float32, of the model now, the same in all rows
     model_age: np.ndarray  # [B] float32, updates of the model since it gave a simulated row, the same in all rows
-    deviation: np.ndarray  # [D + 1] float32, what `Spread.deviation` is now
+    deviation: np.ndarray  # [D + 1] float32, of the D changes of the state and of the reward, not one a row
 
 
 class Simulated(Protocol):
@@ -88,16 +88,15 @@ class ModelError:
         return float((squared / unit).sum() / (variance / unit).sum())
 
 
-class Spread:
-    """How much changes of the state and rewards vary over the latest real minibatches.
+class RunningDeviation:
+    """Standard deviations of changes of the state and of rewards, over the latest real minibatches.
 
     Args:
       size: numbers D in a state.
     """
 
     def __init__(self, size: int):
-        # How many values there were, their sum and that of their squares, older ones counting less.
-        self.sums = np.zeros((3, size + 1))
+        self.sums = np.zeros((3, size + 1))  # of ones, values and squared values, older ones counting less
 
     def add(self, change: np.ndarray, goes_on: np.ndarray, reward: np.ndarray) -> None:
         """Takes in a minibatch: changes [B, D], which count where the episode goes on, [B] bool, and rewards [B]."""
@@ -190,7 +189,7 @@ class DynaExperience(ReplayExperience):
         own = [aligned_empty((length,), np.float32) for length in [batch_size] * 4 + [size + 1]]
         self.batch: Any = DynaBatch(*real, *of_one_step, *own)
         self.batch.deviation[:] = 1
-        self._visits, self._error, self._spread = VisitCounts(size), ModelError(size), Spread(size)
+        self._visits, self._error, self._spread = VisitCounts(size), ModelError(size), RunningDeviation(size)
         self._planned = 0.0  # simulated minibatches that the real ones until now call for
         self._simulated: Simulated | None = None  # None: it plans itself
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from async_dqn.base.errors import UserError
 from async_dqn.envs.packing import Packing
 
-_WIDEST = 2**17  # between the bounds of a picture's numbers: those of uint16 are less
+_WIDEST = 2**17  # between the bounds of a picture's numbers; those of uint16 are 65,535 apart
 MAX_COMBINATIONS = 1_024  # of several discrete choices that are numbered as one
 
 
@@ -57,7 +57,8 @@ def adapt_actions(space: gymnasium.Space) -> Actions:
 
 def _combinations(choices: np.ndarray, start: np.ndarray, space: gymnasium.Space) -> Actions:
     """Several choices as one: number i stands for the i-th combination, the last choice changing fastest."""
-    count = float(np.prod(choices, dtype=np.float64))
+    with np.errstate(over="ignore"):  # what is beyond float64 is too many as well
+        count = float(np.prod(choices, dtype=np.float64))
     if count > MAX_COMBINATIONS:
         raise Unsupported(f"these are {count:.10g} combinations, and at most {MAX_COMBINATIONS} are supported")
     sizes = tuple(int(one) for one in choices.ravel())
@@ -176,7 +177,7 @@ def is_picture(space: gymnasium.Space) -> bool:
     """Whether it is a Box of [H, W], [H, W, C] or [C, H, W] that convolutions are for.
 
     Bytes and truth values are, from 3 pixels a side on; other numbers are where they have at least 8 pixels a side and
-    bounds between which float32 tells values apart, for tables of numbers have two axes too.
+    finite bounds less than _WIDEST apart: float32 would not tell apart what lies between wider ones.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False

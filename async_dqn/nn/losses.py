@@ -312,7 +312,8 @@ def relative_errors(value: tf.Tensor, target: tf.Tensor, deviation: tf.Tensor) -
     Args:
       value: [B, D] of the network.
       target: [B, D] what they should be.
-      deviation: [D] standard deviations over many minibatches; by those of this one alone rare values would count less.
+      deviation: [D], above 0: standard deviations over many minibatches. In those of this one alone a rare value would
+        make its own unit large.
 
     Returns:
       [B] means over the D numbers. No gradient reaches `target`.

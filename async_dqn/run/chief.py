@@ -154,8 +154,8 @@ class Chief:
                 return next(position) < self._num_episodes or is_contained
 
             try:
-                rewind(run.episodes, is_kept)
                 rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= steps)
+                rewind(run.episodes, is_kept)  # which may need room on the disk
             except OSError as error:
                 self._progress.say(f"warning: rows that no longer count stay in place: {error}")
             if copied_steps is not None:

@@ -112,6 +112,8 @@ def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
     """Takes out of a CSV file the rows that are not to be kept, and what a crash left of a last line.
 
     Lines that are not whole rows go with the row before them. Gives the number of rows taken out; 0 without a file.
+
+    Raises OSError where it has to be written anew and cannot be.
     """
     lines = _whole_lines(path)
     kept, is_kept, num_removed = lines[:1], True, 0
@@ -123,7 +125,7 @@ def rewind(path: Path, keep: Callable[[dict[str, str]], bool]) -> int:
             kept.append(line)
     content = b"".join(kept)
     if path.exists() and kept == lines[: len(kept)]:
-        os.truncate(path, len(content))  # also where the disk is full
+        os.truncate(path, len(content))  # needs no room on the disk
     elif path.exists():
         write_atomically(path, content)
     return num_removed

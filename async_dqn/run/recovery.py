@@ -91,7 +91,7 @@ class WorkerRun:
                 num_threads=num_threads,
                 say=self._progress.say,
             )
-        except RunFailed as error:  # of its environments
+        except RunFailed as error:  # its environments could not be made
             self._fail(error, client)
             raise
         code = None
@@ -232,7 +232,7 @@ class WorkerRun:
         """Waits for the workers that are at work, and a while for those that have not come. Gives the lost ones.
 
         Args:
-          patience: seconds after which it is urgent.
+          patience: seconds after which it waits no longer for those that have not come, and not long for the others.
         """
         begin = time.monotonic()
         while True:

@@ -73,7 +73,7 @@ class Training:
             assert queue is not None
             self.part = SeparateLearner(agent, client, queue, agent_seeds)
         self._overlap_steps = config.overlap_steps
-        self._has_run = False  # before
+        self._has_run = False  # `run` is called again after an outage
         self._snapshots = Snapshots(config, run, worker, run_id=run_id, part=self.part, say=say)
         saved_seed, totals = self._snapshots.load()
         seed = environment_seed if saved_seed is None else saved_seed

@@ -123,7 +123,7 @@ def _on_gpu() -> bool:
 
 
 def threads_of_worker(threads: int, num_here: int) -> int:
-    """Threads to compute with: the setting, or this machine's cores shared out over its workers."""
+    """Threads to compute with: the setting, or the cores that may be used here, shared out over the workers here."""
     return threads or max(1, int(processor.usable_cores()) // num_here)
 
 

@@ -115,6 +115,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--discount=1.5"], ["at least 0", "at most 1"]),
         (["local", CARTPOLE, "--stop_at_return=nan"], ["must be a finite number or inf"]),
         (["local", CARTPOLE, "--reward_scale=inf"], ["must be a finite number"]),
+        (["local", CARTPOLE, "--checkpoint_period=inf"], ["must be a finite number of at least 1"]),
         (["local", "--agent=ppo", CARTPOLE, "--final_entropy_cost=-0.5"], ["must be -1 (constant) or at least 0"]),
         (["baseline", "--agent=ppo", CARTPOLE, "--batch_size=1"], ["at least 2"]),
         (["baseline", "--agent=dyna_q", CARTPOLE, "--discount=0"], ["--discount=0", "above 0"]),
@@ -277,7 +278,7 @@ def test_a_resumed_run_keeps_its_agent_and_its_settings(capsys, tmp_path, resume
         ("frame_skip", 2, 0),
     ):
         line = refusal(capsys, "baseline", "--logdir=run", resume, f"--{name}={value}")
-        assert f"--{name}={value}: the replay" in line and f"are of {before!r}" in line
+        assert f"--{name}={value}: " in line and f"a run with --{name}={before}, " in line
     assert settings_of("baseline", "--env=CartPole-v1", "--logdir=run", "--resume=false").agent == "dqn"
 
 

@@ -1,6 +1,5 @@
 """Tests of async_dqn.cluster.shared_memory: what is found at an address, and that nothing is left of it."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -13,16 +12,9 @@ from async_dqn.cluster import shared_memory
 from async_dqn.cluster.shared_memory import Segment
 from async_dqn.system import memory
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 SIZE = 37  # not a multiple of a row
-
-
-@pytest.fixture(autouse=True)
-def no_garbage():
-    """What earlier tests left, with descriptors and mappings of its own, goes before a test or after it."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

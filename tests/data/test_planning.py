@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from planning_helpers import DISCOUNT, imagine, make
 
-from async_dqn.data.planning import ModelError, Spread, VisitCounts
+from async_dqn.data.planning import ModelError, RunningDeviation, VisitCounts
 
 
 def test_the_error_of_the_model_is_the_share_of_the_variance_that_it_does_not_explain():
@@ -135,7 +135,7 @@ def test_novelty_prefers_what_was_seldom_seen():
 
 
 def test_deviations_are_those_of_the_latest_minibatches_and_of_states_where_the_episode_goes_on():
-    spread = Spread(2)
+    spread = RunningDeviation(2)
     np.testing.assert_array_equal(spread.deviation, 1)  # nothing is known
     change = np.array([[1, 5], [3, 5], [99, 99]], np.float32)
     spread.add(change, np.array([True, True, False]), np.array([0, 0, 6], np.float32))

@@ -51,6 +51,7 @@ def test_components_without_bounds_stay_as_they_are():
     [
         (spaces.MultiDiscrete([1_025]), "1025 combinations, and at most 1024"),
         (spaces.MultiBinary(200), "at most 1024"),
+        (spaces.MultiBinary(1_100), "these are inf combinations"),  # more than a float holds
         (spaces.Dict({"a": spaces.Discrete(2)}), "only Discrete"),
         (spaces.Box(0, 9, (2,), np.int64), "Box of floats"),
     ],

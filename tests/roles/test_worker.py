@@ -198,6 +198,7 @@ def test_who_is_waited_for_in_the_end_and_how_long(run, monkeypatch, states, opt
 
     def sleep(pause):
         now[0] += pause
+        assert now[0] < 1_000, "it waits for ever"
 
     monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     worker, _ = chief(run, store := Store())

@@ -95,11 +95,27 @@ def test_onednn_computes_convolutions_unless_the_user_says_otherwise(is_small, g
 
 @pytest.mark.parametrize(
     ("threads", "num_here", "cores", "expected"),
-    [(0, 1, 8, 8), (0, 2, 8, 4), (0, 3, 8, 8 // 3), (0, 16, 8, 1), (5, 16, 8, 5), (5, 1, 2, 5)],
+    [
+        (0, 1, 8.0, 8),
+        (0, 2, 8.0, 4),
+        (0, 3, 8.0, 2),
+        (0, 16, 8.0, 1),
+        (5, 16, 8.0, 5),
+        (5, 1, 2.0, 5),
+        (0, 1, 2.5, 2),  # by a control group, as the next one
+        (0, 1, 0.5, 1),
+    ],
 )
 def test_there_are_threads_for_a_share_of_the_cores(threads, num_here, cores, expected, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(devices.processor, "usable_cores", lambda: cores)
     assert devices.threads_of_worker(threads, num_here) == expected
+
+
+@pytest.mark.parametrize("given", [{}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}])
+def test_cards_have_the_numbers_of_nvidia_smi_unless_the_user_says_otherwise(given):
+    environ = dict(given)
+    devices.hide_gpus("1", environ)
+    assert environ == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **given, "CUDA_VISIBLE_DEVICES": "1"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Tests of the private network: real namespaces, made with and without privileges."""
 
 import ctypes
-import gc
 import json
 import os
 import shutil
@@ -18,17 +17,7 @@ from async_dqn.system import private_network
 from async_dqn.system.private_network import PrivateNetwork
 
 DEADLINE = 60.0
-
-
-@pytest.fixture(autouse=True)
-def no_garbage():
-    """What earlier tests left, with descriptors of its own, goes before a test or after it."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
+pytestmark = pytest.mark.usefixtures("no_garbage")
 _PR_CAPBSET_DROP, _CAP_SYS_ADMIN = 24, 21
 _LIBC = ctypes.CDLL(None)
 

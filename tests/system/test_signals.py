@@ -15,6 +15,7 @@ from async_dqn.system import signals
 CHILD = """
     import os, signal, sys, time
     from async_dqn.system import signals
+    signal.alarm(60)  # one that hears nothing ends, and with it the wait for what it says
     stop = signals.install()
 
     def telling(handle):

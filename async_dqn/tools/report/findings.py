@@ -163,6 +163,7 @@ def quantities(run: Run) -> dict[str, float]:
         return finite(run.summary.get(name))
 
     seconds = found("wall_seconds") or math.nan
+    has_lost = found("steps_lost") > 0  # whose bytes were counted, and whose time was not
     return {
         "best mean of 100 games": found("best_mean_return_100"),
         "agent steps to the goal": found("solved_at_steps"),
@@ -170,7 +171,7 @@ def quantities(run: Run) -> dict[str, float]:
         "agent steps/s": found("env_steps") / seconds,
         "minibatches/s": found("minibatches") / seconds,
         "updates/s": found("updates") / seconds,
-        "MB/s exchanged": math.nan if found("steps_lost") > 0 else read_megabytes(run) / seconds,
+        "MB/s exchanged": math.nan if has_lost else read_megabytes(run) / seconds,
         "mean staleness": found("staleness_mean"),
         "mean age of data": found("data_age_mean"),
         "greedy games, mean return": finite(read_evaluation(run.path).get("mean")),
