@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import functools
 import gc
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -23,30 +25,51 @@ import psutil
 from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 
-START = 60.0  # seconds that a process may take to import TensorFlow and to be ready, on a busy machine
+START = 120.0  # seconds that a process may take to import TensorFlow and to be ready, on a busy machine
 
 
 def wait_until(condition: Callable[[], Any], deadline: float, what: str) -> Any:
     """Polls until the condition holds, and gives its value; fails after `deadline` seconds."""
     end = time.monotonic() + deadline
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {deadline:.0f} s: {what}"
+    while True:
+        is_late = time.monotonic() > end  # before it looks: this process may stand still at any point
+        if value := condition():
+            return value
+        assert not is_late, f"not within {deadline:.0f} s: {what}"
         time.sleep(0.02)
-    return value
+
+
+_forks: list[int] = []
 
 
 def fork(function: Callable[[], Any]) -> int:
     """Calls a function in a process of its own, which ends with code 0, or with 1 if it raises. Gives its number."""
+    collects = gc.isenabled()
+    gc.disable()
     pid = os.fork()
     if pid:
+        if collects:
+            gc.enable()
+        _forks.append(pid)
         return pid
     gc.freeze()  # what earlier tests left: its destructors may wait for threads that are not in this process
+    gc.enable()
     try:
         function()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+def end_forks() -> None:
+    """Ends those that still run."""
+    while _forks:
+        with contextlib.suppress(ChildProcessError):  # it was waited for
+            pid = _forks.pop()
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
@@ -80,7 +103,7 @@ def is_port_free(address: str) -> bool:
 def assert_ports_free(spec: ClusterSpec) -> None:
     """Fails unless every port of the cluster can be opened again."""
     for address in (*spec.ps, *spec.worker):
-        wait_until(lambda address=address: is_port_free(address), 5, f"{address} free again")
+        wait_until(lambda address=address: is_port_free(address), 30, f"{address} free again")
 
 
 def write_spec(folder: Path, spec: ClusterSpec) -> Path:
@@ -213,6 +236,7 @@ class _Worker:
         self.store: Any = None
         self.queue: Any = None
         self._keepers: list[Any] = []
+        self._seconds: list[tuple[Any, str, float]] = []  # those that were set, and what they were
 
     def open_store(
         self, modules: dict[str, tuple[str, int]], worker: int | None = None, options: dict[str, Any] | None = None
@@ -229,6 +253,8 @@ class _Worker:
         from async_dqn.cluster.remote_store import RemoteParameterStore, new_token
         from async_dqn.cluster.versioned_store import VersionedStore
 
+        while self._seconds:
+            setattr(*self._seconds.pop())
         assert wait_until_reachable(self._spec.ps, START) == []
         token = new_token()
         defaults = {"target_period": 0, "max_staleness": 0, "deadline": 30.0}
@@ -339,9 +365,25 @@ class _Worker:
 
         shared_memory.Segment = Refused
 
-    def be_patient(self, seconds: float) -> None:
-        for channel in (self.store._counts, self.store._pushes):
-            channel.session.patience = seconds
+    def be_patient(self, seconds: float, losses: int = 0) -> None:
+        """So long a step may take; after so many lost ones each may take its time."""
+        for session in (self.store._counts.session, self.store._pushes.session):
+            session.patience = seconds
+            if losses:
+                session._lost = functools.partial(self._lose, session, [None] * losses)
+
+    def _lose(self, session: Any, left: list, reason: str) -> Exception:
+        if left:
+            left.pop()
+        if not left:
+            session.patience = START
+        return type(session)._lost(session, reason)
+
+    def set_seconds(self, module: str, name: str, seconds: float) -> None:
+        """Sets a time of a module of the cluster package, until the store is opened anew."""
+        found = importlib.import_module(f"async_dqn.cluster.{module}")
+        self._seconds.append((found, name, getattr(found, name)))
+        setattr(found, name, seconds)
 
     def join(self, is_start: bool = True) -> Any:
         return self.store.join(is_start=is_start)
@@ -456,7 +498,7 @@ class Client:
         self._process.kill()
         self._process.join()
 
-    def end(self, deadline: float = 10.0) -> int | None:
+    def end(self, deadline: float = START) -> int | None:
         """Ends the process, by force after the deadline. Gives its exit code."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
@@ -544,10 +586,10 @@ class StoreCluster:
     def end(self, *, by_signal: bool = True) -> tuple[list[int], list[int | None]]:
         """Ends everything, the way workers end a run. Gives the exit codes of ps and clients."""
         try:
-            for index, client in enumerate(self.clients):
+            for index, client in reversed([*enumerate(self.clients)]):  # the chief last, as in a run
                 if by_signal:
-                    client("signal_done", index, 5.0)
-            codes = [ps.wait(10) for ps in self.ps] if by_signal else []
+                    client("signal_done", index, 30.0)
+            codes = [ps.wait(30) for ps in self.ps] if by_signal else []
         finally:
             self.commands.end()
             client_codes = [client.end() for client in self.clients]

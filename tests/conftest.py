@@ -3,10 +3,14 @@
 import gc
 import os
 import random
+import sys
 import time
 
+import hypothesis
 import pytest
 
+hypothesis.settings.register_profile("busy", deadline=None)  # a machine may pause in any example
+hypothesis.settings.load_profile("busy")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # set before TensorFlow is imported
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
@@ -22,6 +26,14 @@ def _environment():
             del os.environ[name]
         elif after.get(name) != before[name]:
             os.environ[name] = before[name]
+
+
+@pytest.fixture(autouse=True)
+def _forks():
+    """What a test has forked ends with it, if it fails too: it may go round and round."""
+    yield
+    if helpers := sys.modules.get("cluster_helpers"):
+        helpers.end_forks()
 
 
 @pytest.fixture

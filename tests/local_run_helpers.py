@@ -13,7 +13,8 @@ RUN = 300.0  # seconds for a whole small run on a busy machine
 
 
 def steps_of(run):
-    return int(rows(run.metrics)[-1]["env_steps"] or 0) if run.metrics.exists() and rows(run.metrics) else 0
+    found = rows(run.metrics) if run.metrics.exists() else []
+    return int(found[-1]["env_steps"] or 0) if found else 0
 
 
 def wait_until_at(run, steps):
@@ -32,14 +33,16 @@ def find(local, worker):
 
 
 def kill(local, worker):
-    """Kills one worker, once one that was killed before is back; nothing where the run is over by then."""
+    """Kills one worker, and waits for its end; nothing where the run is over by then."""
     wait_until(lambda: find(local, worker) or local.process.poll() is not None, START, f"worker {worker} is there")
     if found := find(local, worker):
-        found.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.kill()
+            found.wait(START)
 
 
 def summary_of(run):
-    wait_until(lambda: not processes_naming(run.path), 10, "every process of the run has ended")
+    wait_until(lambda: not processes_naming(run.path), START, "every process of the run has ended")
     if (spec := run.path / "cluster.json").exists():  # else it was in shared memory
         assert_ports_free(ClusterSpec.load(spec))
     return json.loads(run.summary.read_text())

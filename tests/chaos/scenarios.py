@@ -136,11 +136,12 @@ def _codes_by_hand(scenario: Scenario, round_: Round) -> list[str]:
 
 
 def steps(low: float, high: float) -> When:
-    """Once a share of the budget is spent that is drawn from this range."""
+    """Once a share of the budget is spent that is drawn from this range, and all workers have taken part."""
 
     def when(round_: Round) -> Condition:
         threshold = int(round_.rng.uniform(low, high) * round_.total)
-        return lambda: round_.env_steps() >= threshold
+        files = [round_.run.worker(index) / "metrics.csv" for index in range(round_.num_workers)]
+        return lambda: round_.env_steps() >= threshold and all(file.exists() for file in files)
 
     return when
 

@@ -14,7 +14,6 @@ from async_dqn.run.directory import RunDirectory
 
 pytestmark = pytest.mark.cluster
 
-TOTAL = 4_501
 RUN = 240.0  # seconds for a whole small run on a busy machine
 # No checkpoint but the first: from that, all would have to be done again.
 FLAGS = ["--env=CartPole-v1", "--warmup_steps=200", "--log_period=0.1", "--checkpoint_period=600", "--ps_deadline=60"]
@@ -45,23 +44,23 @@ def _kill(run, *servers):
 
 
 @pytest.mark.parametrize(
-    ("servers", "num_workers", "flags"),
+    ("servers", "num_workers", "total", "flags"),
     [
-        ((0,), 2, []),
-        ((1,), 3, ["--update_mode=sync"]),
-        ((0, 1), 2, ["--update_mode=accumulate", "--accumulate=3", "--optimizer=adam"]),
+        ((0,), 2, 7_501, []),
+        ((1,), 3, 2_501, ["--update_mode=sync"]),
+        ((0, 1), 2, 4_501, ["--update_mode=accumulate", "--accumulate=3", "--optimizer=adam"]),
     ],
     ids=["ps0-async", "ps1-sync", "all-accumulate"],
 )
-def test_dead_servers_cost_what_was_done_since_the_last_copy(tmp_path, servers, num_workers, flags):
+def test_dead_servers_cost_what_was_done_since_the_last_copy(tmp_path, servers, num_workers, total, flags):
     run = RunDirectory(tmp_path / "run")
-    sizes = ["--num_ps=2", f"--num_workers={num_workers}", f"--total_steps={TOTAL}"]
+    sizes = ["--num_ps=2", f"--num_workers={num_workers}", f"--total_steps={total}"]
     with commands(tmp_path) as start:
         local = start("local", "local", *FLAGS, *sizes, *flags, f"--logdir={run.path}")
         wait_until(
-            lambda: run.metrics.exists() and any(steps > TOTAL // 3 for _, steps in _rows(run.metrics)),
+            lambda: run.metrics.exists() and any(steps > min(1_500, total // 3) for _, steps in _rows(run.metrics)),
             3 * START,
-            "a third of the budget",
+            "a part of the budget",
         )
         before = _kill(run, *servers)
         assert local.wait(RUN) == 0, local.out + local.err
@@ -76,9 +75,9 @@ def test_dead_servers_cost_what_was_done_since_the_last_copy(tmp_path, servers, 
     assert 0 <= age <= whole_age
 
     summary = json.loads(run.summary.read_text())
-    assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")
+    assert (summary["env_steps"], summary["exit_reason"]) == (total, "finished")
     assert (summary["ps_recoveries"], summary["steps_lost"]) == (1, lost)
-    assert at + sum(worker["env_steps"] for worker in summary["workers"]) == TOTAL
+    assert at + sum(worker["env_steps"] for worker in summary["workers"]) == total
     with open(run.episodes, newline="") as file:
         assert len(list(csv.DictReader(file))) == summary["episodes"]
     if flags[:1] == ["--update_mode=accumulate"]:
@@ -123,6 +122,7 @@ def test_worker_0_saves_its_copy_where_a_server_listens_and_does_not_answer(tmp_
     shared = [*flags, "--total_steps=1000000", f"--cluster_spec={write_spec(tmp_path, spec)}", "--task_index=0"]
     with commands(tmp_path) as start:
         server = start("ps", "ps", *shared)
+        server.wait_for_output("serving")  # a worker waits no longer than --ps_deadline for it
         worker = start("worker", "worker", *shared, f"--logdir={run.path}")
         wait_until(
             lambda: run.metrics.exists() and any(steps > 1_000 for _, steps in _rows(run.metrics)),

@@ -93,12 +93,17 @@ def test_senders_at_once_wait_for_room_and_nothing_is_lost_or_doubled(opened):
 # Whole runs.
 
 TOTAL = 8_003
-SMALL = ["local", "--env=CartPole-v1", "--num_workers=3", "--ps_deadline=30", f"--total_steps={TOTAL}", "--lease=5"]
+SMALL = ["local", "--env=CartPole-v1", "--num_workers=3", "--ps_deadline=120", f"--total_steps={TOTAL}", "--lease=20"]
 ENDLESS = [*SMALL, "--total_steps=10_000_000"]
 REPLAY = ["--agent=dqn", "--replay=global", "--checkpoint_period=2"]
 ROLLOUTS = ["--agent=ppo", "--parallelism=data", "--checkpoint_period=2"]
 SHARED = [*REPLAY, "--store=shared_memory"]
 VTRACE = ["--agent=a3c", "--parallelism=data", "--rollouts_per_batch=2"]
+
+
+def total_of(flags):
+    """Steps of a run that is not over before its last worker has come."""
+    return 40_003 if "--parallelism=data" in flags else TOTAL
 
 
 @pytest.mark.slow
@@ -107,14 +112,16 @@ VTRACE = ["--agent=a3c", "--parallelism=data", "--rollouts_per_batch=2"]
 def test_every_step_of_a_run_crosses_and_counts_once(tmp_path, flags):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        local = start("local", *SMALL, *flags, f"--logdir={run.path}")
+        local = start("local", *SMALL, *flags, f"--total_steps={total_of(flags)}", f"--logdir={run.path}")
         assert local.wait(RUN) == 0, local.out + local.err
         summary = summary_of(run)
-    assert summary["env_steps"] == summary["steps_received"] == TOTAL
+    assert summary["env_steps"] == summary["steps_received"] == total_of(flags)
     assert summary["exit_reason"] == "finished"
     learner, *actors = summary["workers"]
     assert (learner["env_steps"], learner["minibatches"]) == (0, summary["minibatches"])
-    assert sum(actor["env_steps"] for actor in actors) == TOTAL and all(actor["env_steps"] for actor in actors)
+    assert sum(actor["env_steps"] for actor in actors) == total_of(flags) and all(
+        actor["env_steps"] for actor in actors
+    )
     assert [actor["minibatches"] for actor in actors] == [0, 0]
     assert summary["staleness_max"] == 0 and summary["data_age_mean"] > 0
     exchanged = [float(rows(run.worker(i) / "metrics.csv", 1)[0]["megabytes_exchanged"]) for i in range(3)]
@@ -131,13 +138,14 @@ def test_every_step_of_a_run_crosses_and_counts_once(tmp_path, flags):
 def test_a_process_that_is_killed_loses_no_more_than_it_had_in_hand(tmp_path, flags, victim):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        local = start("local", *SMALL, *flags, f"--logdir={run.path}")
+        more = [f"--total_steps={total_of(flags)}", "--log_period=0.1", f"--logdir={run.path}"]
+        local = start("local", *SMALL, *flags, *more)
         for steps in (1_500, 4_000):
             wait_until_at(run, steps)
             kill(local, victim)
         assert local.wait(RUN) == 0, local.out + local.err
         summary = summary_of(run)
-    assert (summary["env_steps"], summary["exit_reason"]) == (TOTAL, "finished")
+    assert (summary["env_steps"], summary["exit_reason"]) == (total_of(flags), "finished")
     # The run does not end without its learner, but an actor may not be back before the others are through.
     assert summary["worker_restarts"] in ((0, 1, 2) if victim else (2,))
     lost = summary["env_steps"] - summary["steps_received"]

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from async_dqn.cluster.ledger import ANYONE, WIDTH, LedgerOperations, MemberState, initial_rows, ledger_shape, parse
-from async_dqn.store.base import Counters, Stop, advance
+from async_dqn.cluster.ledger import ANYONE, WIDTH, LedgerOperations, initial_rows, ledger_shape, parse
+from async_dqn.store.base import Counters, MemberState, Stop, advance
 
 WORKERS = 3
 BUDGET = 60

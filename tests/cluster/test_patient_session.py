@@ -210,8 +210,9 @@ def threads():
 def test_what_is_left_behind_is_closed_and_its_thread_ends(fault, listening):
     others = set(threads())
     script = Script(1, fault, 5)
-    with patient(script, [listening], SOON if fault is Script.HANG else LONG) as session:
+    with patient(script, [listening]) as session:
         session.run("a")
+        session.patience = SOON if fault is Script.HANG else LONG
         with pytest.raises((LostStep, Outage)):
             session.run("b")
         session.patience = LONG

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from async_dqn.cluster.ledger import LedgerOperations, MemberState, initial_rows, ledger_shape, parse
+from async_dqn.cluster.ledger import LedgerOperations, initial_rows, ledger_shape, parse
 from async_dqn.cluster.quorum import Quorum
-from async_dqn.store.base import Counters
+from async_dqn.store.base import Counters, MemberState
 
 WORKERS = 3
 BUDGET = 60

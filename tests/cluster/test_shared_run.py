@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -45,23 +46,44 @@ def workers_of(local):
     return found
 
 
-def wait_until_training(run, at_least=1_000):
+def wait_until_training(run, num_workers=2, at_least=1_000):
+    """Until all workers have joined and so many steps are taken; one that is fast may take these alone."""
+
     def steps():
         written = rows(run.metrics) if run.metrics.exists() else []
-        return written and int(written[-1]["env_steps"] or 0) >= at_least
+        are_there = all(run.worker(index).exists() for index in range(num_workers))
+        return are_there and written and int(written[-1]["env_steps"] or 0) >= at_least
 
-    wait_until(steps, START + RUN, f"{at_least} agent steps")
+    wait_until(steps, START + RUN, f"{at_least} agent steps and {num_workers} workers")
+
+
+def suspend(process):
+    """Stops a process while it holds no lock, which those that are to go on may wait for."""
+
+    def stops():
+        process.suspend()
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        if not any(line[1] == "FLOCK" and line[4] == str(process.pid) for line in held):
+            return True
+        process.resume()
+        return False
+
+    wait_until(stops, START, "it stands still without a lock")
 
 
 def assert_nothing_left(run, named_before, deadline=2.0):
     wait_until(lambda: not processes_naming(run.path), deadline, "every process of the run has ended")
-    assert set(os.listdir("/dev/shm")) <= named_before
+    assert names() <= named_before
+
+
+def names():
+    """Of what lies in shared memory, but for the semaphores that any Python program may have there for a moment."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
 
 
 @pytest.fixture
 def named_before():
-    """What lies in shared memory under a name."""
-    return set(os.listdir("/dev/shm"))
+    return names()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +174,7 @@ def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_p
 def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_before, mode):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        flags = [*SMALL, "--total_steps=20_003", "--max_restarts=0", f"--update_mode={mode}"]
+        flags = [*SMALL, "--total_steps=40_003", "--max_restarts=0", f"--update_mode={mode}"]
         local = start("local", "local", *flags, f"--logdir={run.path}")
         wait_until(lambda: run.worker(1).exists() and run.metrics.exists(), START + RUN, "both are at work")
         workers_of(local)[1].kill()
@@ -160,7 +182,7 @@ def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_b
         assert "worker 1 failed" in local.out
         assert_nothing_left(run, named_before)
     summary = summary_of(run)
-    assert (summary["env_steps"], summary["exit_reason"]) == (20_003, "finished")
+    assert (summary["env_steps"], summary["exit_reason"]) == (40_003, "finished")
     assert [worker["state"] for worker in summary["workers"]] == ["done", "lost"]
 
 
@@ -172,7 +194,7 @@ def test_an_interrupted_run_saves_and_goes_on_in_memory_or_on_a_ps(tmp_path, nam
         local = start("local", "local", *flags)
         wait_until_training(run)
         local.process.send_signal(signal.SIGTERM)
-        assert local.wait(20) == 130, local.out + local.err
+        assert local.wait(START) == 130, local.out + local.err
         assert_nothing_left(run, named_before)
         first = summary_of(run)
         assert first["exit_reason"] == "interrupted" and first["env_steps"] >= 1_000
@@ -203,9 +225,9 @@ def test_workers_that_wait_for_a_frozen_one_save_and_end_where_the_launcher_is_k
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
         local = start("local", "local", *ENDLESS, "--update_mode=sync", "--num_workers=3", f"--logdir={run.path}")
-        wait_until_training(run)
+        wait_until_training(run, 3)
         victim = workers_of(local)[1]
-        victim.suspend()
+        suspend(victim)
         try:
             wait_until(lambda: time.time() - run.metrics.stat().st_mtime > 3, START, "the chief waits for its gradient")
             local.process.kill()
@@ -229,5 +251,5 @@ def test_a_worker_that_stands_still_is_killed_and_comes_back(tmp_path, named_bef
         wait_until(lambda: workers_of(local).get(1, victim).pid != victim.pid, START, "it was started again")
         wait_until(lambda: int(rows(run.metrics)[-1]["env_steps"]) > begin, START, "the run goes on")
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(20) == 130, local.out + local.err
+        assert local.wait(START) == 130, local.out + local.err
         assert_nothing_left(run, named_before)

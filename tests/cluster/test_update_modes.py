@@ -1,5 +1,6 @@
 """Tests of whole clusters under `--update_mode=sync` and `accumulate`, with real processes."""
 
+import contextlib
 import csv
 import json
 import signal
@@ -15,8 +16,8 @@ from async_dqn.run.directory import RunDirectory
 pytestmark = pytest.mark.cluster
 
 TOTAL = 2_003  # divides by neither environments nor workers
-RUN = 150.0  # seconds for a whole small run on a busy machine
-COMMON = ["--env=CartPole-v1", "--ps_deadline=30"]
+RUN = 300.0  # seconds for a whole small run on a busy machine
+COMMON = ["--env=CartPole-v1", "--ps_deadline=120"]
 DQN = [*COMMON, "--warmup_steps=200"]
 PPO = [*COMMON, "--agent=ppo", "--preset=cartpole"]
 PAAC = [*COMMON, "--agent=paac", "--t_max=5"]
@@ -101,15 +102,16 @@ def _worker(run, index):
         f"worker {index} trains",
     )
     for process in processes_naming(run.path):
-        line = process.cmdline()
-        if "worker" in line and f"--task_index={index}" in line:
-            return process
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if "worker" in line and f"--task_index={index}" in line:
+                return process
     raise AssertionError(f"no worker {index}")
 
 
 def test_a_worker_that_is_killed_does_not_block_the_others(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    flags = [*DQN, "--num_ps=2", "--num_workers=3", "--total_steps=3_001", "--log_period=0.2", "--lease=4"]
+    flags = [*DQN, "--num_ps=2", "--num_workers=3", "--total_steps=8_001", "--log_period=0.2", "--lease=15"]
     with commands(tmp_path) as start:
         local = _local(start, run, *flags, "--update_mode=sync", "--max_restarts=0")
         victim = _worker(run, 1)
@@ -117,14 +119,14 @@ def test_a_worker_that_is_killed_does_not_block_the_others(tmp_path):
         psutil.wait_procs([victim], 10)
         assert local.wait(RUN) == 0, local.out + local.err
     summary = _summary(run)
-    assert (summary["env_steps"], summary["exit_reason"]) == (3_001, "finished"), local.out
+    assert (summary["env_steps"], summary["exit_reason"]) == (8_001, "finished"), local.out
     assert [worker["state"] for worker in summary["workers"]] == ["done", "lost", "done"]
     assert (summary["worker_restarts"], summary["staleness_max"]) == (0, 0)
 
 
 def test_a_worker_that_was_killed_comes_back_and_trains(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    flags = [*DQN, "--num_ps=2", "--num_workers=3", "--total_steps=10_000_000", "--log_period=0.2", "--lease=4"]
+    flags = [*DQN, "--num_ps=2", "--num_workers=3", "--total_steps=10_000_000", "--log_period=0.2"]
     with commands(tmp_path) as start:
         local = _local(start, run, *flags, "--update_mode=sync")
         victim, metrics = _worker(run, 1), run.worker(1) / "metrics.csv"
@@ -138,7 +140,7 @@ def test_a_worker_that_was_killed_comes_back_and_trains(tmp_path):
 
         wait_until(trains_again, RUN, "it trains again")
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(20) == 130, local.out + local.err
+        assert local.wait(START) == 130, local.out + local.err
     summary = _summary(run)
     found = (summary["exit_reason"], summary["worker_restarts"], summary["staleness_max"])
     assert found == ("interrupted", 1, 0)
@@ -151,7 +153,7 @@ def test_an_interrupted_synchronous_run_saves_and_goes_on_with_other_numbers(tmp
         local = _local(start, run, *flags, "--total_steps=10_000_000")
         _worker(run, 2)
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(20) == 130, local.out + local.err
+        assert local.wait(START) == 130, local.out + local.err
         summary = _summary(run)
         assert summary["exit_reason"] == "interrupted"
         newest, faults = checkpoints.load_newest(run.checkpoints)

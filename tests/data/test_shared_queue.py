@@ -125,6 +125,7 @@ def test_nothing_is_lost_or_doubled_between_processes(ends):
     while any(len(numbers) < number_of_items for numbers in found.values()):
         assert time.monotonic() < end, "a sender has ended before"
         if (item := ends.receiver.take()) is not None:
+            end = time.monotonic() + 60
             found[item.sender].append(item.number)
             assert item.data.tolist() == [item.number % 256] * sizes[item.sender].integers(0, 5_000)
     assert [wait(child) for child in children] == [0, 0]

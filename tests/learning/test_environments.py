@@ -71,7 +71,7 @@ class Catch(gymnasium.Env):
 
 
 @pytest.fixture(autouse=True)
-def _environment():
+def _small_games():
     gymnasium.register("Quarter-v0", Quarter)
     gymnasium.register("Catch-v0", Catch)
     yield

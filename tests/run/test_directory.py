@@ -224,6 +224,8 @@ def test_who_may_still_train_is_not_waited_for(tmp_path, holder):
 
 CLAIMS = """
 import sys
+from async_dqn.base.defer import defer
+defer("tensorflow")
 from async_dqn.run.directory import RunDirectory
 with RunDirectory(sys.argv[1]).claimed(is_part=sys.argv[2] == "part"):
     pass
@@ -270,7 +272,21 @@ def test_a_command_on_this_host_is_not_waited_for_and_no_other_one_once_it_is_to
             raise AssertionError("it was claimed twice")
 
 
+class Clock:
+    """It stands still while nobody sleeps."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
 def test_processes_of_a_command_have_all_their_time_to_end_however_long_it_was_waited_for(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(directory, "time", clock)
     monkeypatch.setattr(directory, "_ENDING", 1.0)
     said, steps = [], []
     with open(tmp_path / ".lock", "w") as lock:

@@ -283,6 +283,7 @@ def test_whenever_a_process_is_killed_the_others_go_on_and_counts_are_whole(seed
         wait_until(lambda: shared.store.num_updates > start + number, DEADLINE, "updates are made")
 
     pids = [shared.start(work, worker) for worker in range(3)]
+    wait_until(lambda: shared.store.starts(1) == 1, DEADLINE, "it has joined")  # the others do not wait for it
     for start in range(1, 9):
         has_made(int(rng.integers(2, 50)))
         os.kill(pids[1], signal.SIGKILL)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cluster_helpers import wait_until
 
 from async_dqn.system import private_network
 from async_dqn.system.private_network import PrivateNetwork
@@ -160,7 +161,7 @@ def test_a_helper_that_fails_is_a_reason_too(tmp_path, helper, reason):
     before = os.listdir("/proc/self/fd")
     text = PrivateNetwork.create(tmp_path, helper)
     assert isinstance(text, str) and text.startswith(reason) and "firewall" in text
-    assert os.listdir("/proc/self/fd") == before
+    wait_until(lambda: os.listdir("/proc/self/fd") == before, 10, "all that was opened is closed")
 
 
 def test_a_folder_that_cannot_be_written_to_from_inside_is_a_reason(network, tmp_path):
@@ -185,7 +186,7 @@ def test_nothing_is_left_of_it(tmp_path):
     assert not any(os.get_inheritable(descriptor) for descriptor in opened if os.path.exists(f"/dev/fd/{descriptor}"))
     network.close()
     network.close()
-    assert os.listdir("/proc/self/fd") == before
+    wait_until(lambda: os.listdir("/proc/self/fd") == before, 10, "all that was opened is closed")
 
 
 def test_networks_are_apart_from_each_other_and_from_the_machines(network, tmp_path):

@@ -41,7 +41,7 @@ class Mixed(gymnasium.Env):
 
 
 @pytest.fixture(autouse=True)
-def _environment():
+def _mixed():
     gymnasium.register("Mixed-v0", Mixed, max_episode_steps=20)
     yield
     del gymnasium.registry["Mixed-v0"]

@@ -37,7 +37,7 @@ sys.exit(3)
 
 @pytest.fixture
 def leaky(tmp_path):
-    """Runs a soak of 0.1 minutes on a program that leaks."""
+    """Runs a soak of 0.3 minutes on a program that leaks."""
     script = tmp_path / "leaky.py"
     script.write_text(LEAKY)
 
@@ -45,7 +45,7 @@ def leaky(tmp_path):
         arguments = [str(megabytes), str(descriptors), str(seconds)]
         command = lambda job, settings, path: [sys.executable, str(script), str(path), *arguments]  # noqa: E731
         (tmp_path / "soak").mkdir()
-        return soak.run(Plan(), 0.1, tmp_path / "soak", lambda line: None, command)
+        return soak.run(Plan(), 0.3, tmp_path / "soak", lambda line: None, command)
 
     return run
 
@@ -141,9 +141,9 @@ def test_what_has_too_few_points_is_refused():
 
 @pytest.mark.cluster
 def test_a_program_that_leaks_is_found_and_ended(leaky, tmp_path):
-    found = leaky(megabytes=50, descriptors=10)
+    found = leaky(megabytes=20, descriptors=10)
     values = {one["what"]: one for one in found["growth"] if one["process"] == "leaky"}
-    assert values["resident MB"]["value"] == pytest.approx(50 * 3600, rel=0.5)
+    assert values["resident MB"]["value"] == pytest.approx(20 * 3600, rel=0.5)
     assert values["descriptors"]["value"] == pytest.approx(10 * 3600, rel=0.5)
     assert [one["verdict"] for one in values.values()] == ["grows", "grows", "steady"]
     with open(tmp_path / "soak" / "soak.csv") as file:

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import os
@@ -318,33 +319,39 @@ def test_a_report_that_cannot_be_made_ends_no_comparison(runner, monkeypatch, tm
     assert capsys.readouterr().out.count("could not write the report: ") == 2
 
 
-def start(folder, agent):
-    flags = ["--env=CartPole-v1", "--total_steps=3000", "--seeds=1", "--games=2", "--checkpoint_period=1"]
+@contextlib.contextmanager
+def start(folder, agent, steps):
+    flags = ["--env=CartPole-v1", f"--total_steps={steps}", "--seeds=1", "--games=2", "--checkpoint_period=1"]
     command = [sys.executable, "-m", "async_dqn", "compare", f"--agent={agent}", *flags, f"--logdir={folder}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # with all that it has started
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("agent", ["dqn", "ppo"])
-def test_an_interrupted_comparison_goes_on_and_reports(tmp_path, agent):
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(("agent", "steps"), [("dqn", 6_000), ("ppo", 20_000)])
+def test_an_interrupted_comparison_goes_on_and_reports(tmp_path, agent, steps):
     folder = tmp_path / "compare"
-    first = start(folder, agent)
     baseline, cluster = (folder / "runs" / name for name in ("baseline-seed-0", "async-2-seed-0"))
-    wait_until(lambda: (cluster / "metrics.csv").exists() or first.poll() is not None, 120, "the second run trains")
-    first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    with start(folder, agent, steps) as first:
+        wait_until(lambda: (cluster / "metrics.csv").exists() or first.poll() is not None, 600, "the second run trains")
+        first.send_signal(signal.SIGINT)
+        said, _ = first.communicate(timeout=120)
     assert first.returncode == 130, said
     assert processes_naming(folder) == []
     finished = os.stat(baseline / "summary.json").st_mtime_ns
 
-    second = start(folder, agent)
-    said, _ = second.communicate(timeout=180)
+    with start(folder, agent, steps) as second:
+        said, _ = second.communicate(timeout=600)
     assert second.returncode == 0, said
     assert "2 runs, 1 of them done" in said
     assert os.stat(baseline / "summary.json").st_mtime_ns == finished
     for path in (baseline, cluster):
         summary = json.loads((path / "summary.json").read_text())
-        assert (summary["env_steps"], summary["exit_reason"]) == (3_000, "finished")
+        assert (summary["env_steps"], summary["exit_reason"]) == (steps, "finished")
         assert json.loads((path / "evaluation.json").read_text())["games"] == 2
     assert sum(read_stalenesses(read_run(cluster)).values()) == summary["updates"]
     html = (folder / "report.html").read_text()
@@ -352,7 +359,7 @@ def test_an_interrupted_comparison_goes_on_and_reports(tmp_path, agent):
     assert re.search(r"https?://", html) is None
 
     done = time.time_ns()
-    third = start(folder, agent)  # nothing is left to do but the report
-    said, _ = third.communicate(timeout=60)
+    with start(folder, agent, steps) as third:  # nothing is left to do but the report
+        said, _ = third.communicate(timeout=120)
     assert third.returncode == 0, said
     assert os.stat(folder / "report.md").st_mtime_ns > done
