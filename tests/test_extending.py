@@ -1,4 +1,4 @@
-"""docs/extending.md: its agent, exactly as printed, trains; its calls from Python work."""
+"""docs/extending.md: its agent and its environment, exactly as printed, train; its calls from Python work."""
 
 import gc
 import json
@@ -16,12 +16,13 @@ from cluster_helpers import wait_until
 import async_dqn
 
 TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
-AGENT, FROM_PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+AGENT, ENVIRONMENT, FROM_PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "my_agents.py").write_text(AGENT)
+    (tmp_path / "my_envs.py").write_text(ENVIRONMENT)
     return tmp_path
 
 
@@ -61,6 +62,19 @@ def test_its_flags_are_those_of_help(folder):
     done = run(folder, "baseline", "--agent=my_agents:A2C", "--help")
     assert done.returncode == 0
     assert "--entropy_cost" in done.stdout and "--epsilon_final" not in done.stdout
+
+
+@pytest.mark.slow
+def test_the_environment_is_learned_and_shown(folder):
+    env = ["--env=my_envs:Walk-v0", '--env_args={"size": 4}']
+    done = run(folder, "doctor", *env, "--logdir=run")
+    assert "my_envs:Walk-v0, 2 actions, observations 1" in done.stdout, done.stdout + done.stderr
+    flags = ["--agent=ppo", "--total_steps=20_000", "--stop_at_return=0.99", "--logdir=run"]
+    done = run(folder, "baseline", *env, *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "run" / "summary.json").read_text())["exit_reason"] == "solved"
+    assert run(folder, "evaluate", "--logdir=run", "--games=2", "--video=walk.gif").returncode == 0
+    assert (folder / "walk.gif").stat().st_size > 500
 
 
 def test_the_calls_from_python_work(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from async_dqn.agents.base import Agent
-from async_dqn.base.errors import UserError, one_line
+from async_dqn.base.errors import UserError, import_fault
 from async_dqn.settings.config import Config
 from async_dqn.settings.fields import did_you_mean
 
@@ -38,9 +38,13 @@ def find(name: str) -> type[Agent]:
     try:
         found = getattr(importlib.import_module(module_name), attribute, None)
     except (Exception, SystemExit) as error:  # it may be any module
-        raise UserError(f"--agent={name}: {module_name} cannot be imported: {one_line(error)}") from error
+        fault = import_fault(error, module_name)
+        raise UserError(f"--agent={name}: {module_name} cannot be imported: {fault}") from error
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise UserError(f"--agent={name}: {module_name} has no Agent of the name {attribute!r}")
+    for field in dataclasses.fields(found.Config):
+        if "choices" not in field.metadata:
+            raise UserError(f"--agent={name}: its setting {field.name} must be made by setting(DEFAULT, HELP)")
     return found
 
 
@@ -71,6 +75,9 @@ def make_config(agent: str, preset: str, overrides: Mapping[str, Any]) -> Config
             raise UserError(f"--{name}: {missing_setting(agent, name)}")
     num_workers = max(1, overrides.get("num_workers", Config.num_workers))  # fewer are refused with all else
     settings = cls.preset(preset, num_workers)
+    if unknown := settings.keys() - known:
+        names = ", ".join(sorted(unknown))
+        raise UserError(f"--agent={agent}: its preset {preset} sets {names}, which are no settings of it")
     return for_many_workers(cls.Config, settings | {"agent": agent}, overrides)
 
 

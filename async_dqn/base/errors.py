@@ -28,6 +28,12 @@ class Silence(Outage):
     """A parameter server that listens but does not answer, in a process that has no time to wait."""
 
 
+def import_fault(error: BaseException, module: str) -> str:
+    """Why a module, the user's own perhaps, cannot be imported, in one line."""
+    is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+    return one_line(error) + "; is its folder on PYTHONPATH?" * is_missing
+
+
 def one_line(what: object, limit: int = 300) -> str:
     """`str(what)` with blanks for line ends, all else that does not print escaped, and bounded."""
     text = " ".join(str(what)[: 4 * limit].split()) or type(what).__name__

@@ -137,7 +137,8 @@ def _define(values: flags.FlagValues, command: Command, agent: type[Agent], show
 def _usage(commands: Mapping[str, Command]) -> str:
     width = max(map(len, commands))
     lines = [f"  {name:{width}}  {command.help}" for name, command in commands.items()]
-    return "\n".join(["usage: async-dqn COMMAND [--flag=value ...]", "", *lines, "", "async-dqn COMMAND --help"])
+    others = "async-dqn COMMAND --help, async-dqn --version"
+    return "\n".join(["usage: async-dqn COMMAND [--flag=value ...]", "", *lines, "", others])
 
 
 def _check_argument(argument: str, command: str) -> None:

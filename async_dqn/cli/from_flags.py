@@ -13,7 +13,7 @@ from async_dqn.agents.table import find, for_many_workers, make_config
 from async_dqn.base.errors import UserError
 from async_dqn.cluster.spec import ClusterSpec, check_port, wait_until_reachable
 from async_dqn.run.directory import RunDirectory, default_logdir
-from async_dqn.settings.config import Config
+from async_dqn.settings.config import Config, ReplaySettings
 from async_dqn.settings.environment import EnvironmentOptions
 
 
@@ -42,10 +42,7 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
                 )
             run.check_resumable()
             _refuse_other_task(run, saved, explicit)
-            base = dataclasses.asdict(saved)
-            if saved.agent == "paac":  # an update stays of as many steps, as far as they come out even
-                number = explicit.get("num_workers", saved.num_workers)
-                base["envs_per_worker"] = max(1, saved.envs_per_worker * saved.num_workers // max(1, number))
+            base = find(saved.agent).resumed(saved, explicit.get("num_workers", saved.num_workers))
             if saved.num_learners <= 2:
                 return for_many_workers(type(saved), base, explicit)
             return type(saved).combine(base, explicit)
@@ -53,13 +50,14 @@ def config(values: flags.FlagValues, forced: dict[str, Any], defaults: dict[str,
 
 
 def _refuse_other_task(run: RunDirectory, saved: Config, explicit: dict[str, Any]) -> None:
-    """Raises UserError where flags would have a run go on in another environment than it has learned in."""
-    for name in ("env", "protocol", *(field.name for field in dataclasses.fields(EnvironmentOptions))):
+    """Raises UserError where flags would have a run go on in another environment, or with rewards unlike those kept."""
+    rewards = ("reward_scale", "clip_rewards") if isinstance(saved, ReplaySettings) else ()
+    for name in ("env", "protocol", *rewards, *(field.name for field in dataclasses.fields(EnvironmentOptions))):
         before = getattr(saved, name)
         if explicit.get(name, before) != before:
             raise UserError(
                 f"--{name}={explicit[name]}: --logdir={run.path} holds a run with --{name}={before}, and a run keeps "
-                "its environment; leave the flag out, or start a new run"
+                "that; leave the flag out, or start a new run"
             )
 
 

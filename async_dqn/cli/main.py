@@ -18,9 +18,10 @@ COMMANDS = training.COMMANDS | results.COMMANDS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 finished, 1 failed while running, 2 bad arguments, 130 interrupted."""
-    verbose = False
+    arguments = sys.argv[1:] if arguments is None else arguments
+    verbose = "--verbose" in arguments  # as far as is known before they are read
     try:
-        parsed = parse(sys.argv[1:] if arguments is None else arguments, COMMANDS)
+        parsed = parse(arguments, COMMANDS)
         if isinstance(parsed, str):
             print(parsed)
             return 0
@@ -38,8 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         if verbose:
-            raise
-        last = traceback.extract_tb(error.__traceback__)[-1]
+            Progress.leave()
+            traceback.print_exc()
+            return 1
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((one for one in reversed(frames) if "site-packages" not in one.filename), frames[-1])
         where = f"{last.filename}:{last.lineno}"
         _complain(f"{type(error).__name__} at {where}: {one_line(error, 400)} (--verbose shows all)")
         return 1

@@ -114,7 +114,7 @@ def _compare(call: Call) -> int:
     comparison = Comparison(config, folder.absolute(), kinds, num_seeds=seeds, games=games, by_workers=by_workers)
     spec = preflight.resolve(config)
     for kind in kinds:
-        preflight.check_memory(kind.config, spec, kind.config.num_workers)
+        preflight.check_memory(kind.config, spec, range(kind.config.num_workers))
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
 
 

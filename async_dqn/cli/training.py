@@ -37,7 +37,7 @@ def _baseline(call: Call) -> int:
     from async_dqn.run import build, preflight
 
     agent = build.make_agent(config)
-    memory = preflight.check_memory(config, agent.spec, 1)
+    memory = preflight.check_memory(config, agent.spec, [0])
     run.create()
     Progress().say(f"run directory: {run.path}\n{memory}")
     plain = values.progress == "plain"
@@ -66,10 +66,10 @@ def _local(call: Call) -> int:
     if config.store == "shared_memory":  # whose memory is not available any more when experience is looked at
         shared = build.make_shared_store(agent, build.create_shared_memory(agent))
         queue = build.create_shared_queue(config)
-    memory = preflight.check_memory(config, agent.spec, config.num_workers, build.server_bytes(agent))
+    memory = preflight.check_memory(config, agent.spec, range(config.num_workers), build.server_bytes(agent))
     Progress().say(memory)
     run.create()
-    settings = [f"--{name}={value}" for name, value in config.to_dict().items()]
+    settings = [f"--{name}={value}" for name, value in config.to_dict().items()] + ["--verbose"] * values.verbose
     with run.claimed(Progress().say) as inherited:
         code = local.run_local(
             config,
@@ -168,8 +168,7 @@ def _worker(call: Call) -> int:
     from async_dqn.run import build, preflight
 
     agent = build.make_agent(config, index)
-    num_learners_here = int(build.part_of(config, index) is not build.Part.ACTOR)
-    memory = preflight.check_memory(config, agent.spec, num_learners_here)
+    memory = preflight.check_memory(config, agent.spec, [index])
     run.create()
     Progress().say(f"run directory {run.path}; {memory}")
     has_ended = run.new_exit_reason()

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from async_dqn.base.errors import Outage, RunError, UserError
 from async_dqn.cluster.channel import Channel, Outages, Step
-from async_dqn.cluster.ledger import Ledger, Membership, MemberState, parse
+from async_dqn.cluster.ledger import Ledger, Membership, parse
 from async_dqn.cluster.parameter_graph import ParameterGraph
 from async_dqn.cluster.patient_session import LostStep, PatientSession, patience_within, run_again
 from async_dqn.cluster.saved_state import copy_state, read_state, write_state
@@ -23,6 +23,7 @@ from async_dqn.nn.module import Module
 from async_dqn.store.base import (
     Counters,
     EpisodeReport,
+    MemberState,
     ParameterStore,
     Pulled,
     Standing,
@@ -168,7 +169,8 @@ class RemoteParameterStore(ParameterStore):
         if self.settings_id and ledger.settings_id not in (0, self.settings_id):
             raise UserError(
                 f"worker {self._worker}: its settings are not those that worker 0 has set the network up with; give "
-                "all workers the same cluster and flags (what concerns a host alone, such as --gpus, may differ)"
+                "all workers the same cluster and flags (what concerns a host alone, such as --gpus, may differ); "
+                "worker 0 has its own in config.json"
             )
         return all(are_set) and ledger.generation > 0
 

@@ -18,7 +18,7 @@ from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from async_dqn.base.errors import UserError, one_line
+from async_dqn.base.errors import UserError, import_fault, one_line
 from async_dqn.envs.checks import Checked
 from async_dqn.envs.processes import EnvironmentProcesses
 from async_dqn.envs.spaces import Adapted, Unsupported
@@ -220,7 +220,7 @@ def _make_or_explain(id: str, options: EnvironmentOptions) -> gymnasium.Env:
     except UserError:
         raise
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        missing = one_line(error)
+        missing = import_fault(error, module)
         if "box2d" in missing.lower():
             missing = f'{shlex.quote(sys.executable)} -m pip install "gymnasium[box2d]"'
         raise UserError(f"--env={id}: needs a package that is missing: {missing}") from error

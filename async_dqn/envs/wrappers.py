@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from PIL import Image
 
-from async_dqn.base.errors import UserError, one_line
+from async_dqn.base.errors import UserError, import_fault, one_line
 from async_dqn.settings.environment import EnvironmentOptions
 
 
@@ -40,7 +40,7 @@ def _user_wrapper(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # it may be any module
-        raise UserError(f"--wrapper={name}: cannot be imported: {one_line(error)}") from error
+        raise UserError(f"--wrapper={name}: cannot be imported: {import_fault(error, module)}") from error
 
 
 class Repeated(gymnasium.Wrapper):

@@ -1,9 +1,13 @@
 """What is checked before anything starts, and without TensorFlow: the environment, the network for it, the memory."""
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from async_dqn.agents.table import TABLE, find
-from async_dqn.base.errors import UserError
+from async_dqn.base.errors import RunFailed, UserError
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn.convolutions import MIN_SIDE
@@ -37,6 +41,15 @@ def resolve(config: Config) -> EnvironmentSpec:
     return replace(spec, max_episode_steps=config.max_episode_steps or spec.max_episode_steps)
 
 
+def play_a_step(spec: EnvironmentSpec) -> None:
+    """Begins a game and takes a step. Raises RunFailed where that goes wrong, or whatever the environment raises."""
+    with contextlib.closing(registry.make_vector_env(spec, 1, seed=0)) as env:
+        observation = env.reset()
+        stepped = env.step(registry.random_actions(spec, 1, np.random.default_rng(0), observation))
+        if stepped.bad_values:
+            raise RunFailed(stepped.bad_values[0].described(spec.id))
+
+
 def fitting_networks(picture_shape: tuple[int, ...]) -> list[str]:
     """The networks for pictures of a shape; for vectors, if there is none: ()."""
     if not picture_shape:
@@ -44,21 +57,21 @@ def fitting_networks(picture_shape: tuple[int, ...]) -> list[str]:
     return [name for name, side in MIN_SIDE.items() if min(picture_shape[:2]) >= side]
 
 
-def experience_bytes(config: Config, spec: EnvironmentSpec, num_workers_here: int) -> int:
-    """What the experience of this machine's workers takes once it is full."""
-    num_learners = min(num_workers_here, config.num_learners)
+def experience_bytes(config: Config, spec: EnvironmentSpec, workers: Iterable[int]) -> int:
+    """What the experience of these workers, by their task indices, takes once it is full."""
+    num_learners = sum(not (config.separates and worker) for worker in workers)
     num_rollouts = getattr(config, "rollouts_per_batch", 1) if config.separates else 1
     return num_learners * num_rollouts * find(config.agent).experience_bytes(config, spec)
 
 
-def check_memory(config: Config, spec: EnvironmentSpec, num_workers_here: int, server_bytes: int = 0) -> str:
+def check_memory(config: Config, spec: EnvironmentSpec, workers: Iterable[int], server_bytes: int = 0) -> str:
     """Says what experience will need on this machine. Raises UserError where the machine does not have it.
 
     Args:
-      num_workers_here: workers on this machine.
+      workers: task indices of those on this machine.
       server_bytes: what the parameter servers of this machine hold.
     """
-    needed, available = experience_bytes(config, spec, num_workers_here), available_bytes()
+    needed, available = experience_bytes(config, spec, workers), available_bytes()
     flag = find(config.agent).experience_flag
     if needed > available:
         value = getattr(config, flag)

@@ -142,7 +142,9 @@ class Progress:
                 self._shown_at = now
 
     def say(self, line: str) -> None:
-        """Writes a line that stays, above the progress line."""
+        """Writes a line that stays, above the progress line; below that of another object."""
+        if Progress._open is not self:
+            Progress.leave()
         with self._lock:
             self._write(f"{self._wipe}{self._prefix}{line}\n")
             self._wipe, Progress._open = "", None

@@ -43,7 +43,10 @@ def gpu_of_worker(gpus: str, worker: int, visible: list[str]) -> str | None:
     indices = range(len(visible)) if gpus == "auto" else [int(part) for part in gpus.split(",")]
     for index in indices:
         if index >= len(visible):
-            raise UserError(f"--gpus={gpus}: this host has {len(visible)} GPUs, numbered from 0; or give auto or none")
+            raise UserError(
+                f"--gpus={gpus}: {len(visible)} GPUs may be used here (nvidia-smi, CUDA_VISIBLE_DEVICES), numbered "
+                "from 0; or give auto or none"
+            )
     return visible[indices[worker % len(indices)]]
 
 
@@ -109,10 +112,13 @@ def decided(config: Config, *, is_small: bool) -> Config:
 
 
 def say_dtype(config: Config, say: Callable[[str], None]) -> None:
-    """Says what networks compute in, and where this machine is not made for that: a resumed run keeps what it had."""
+    """Says what networks compute in and on, and where that is slow here: a resumed run keeps what it had."""
+    if _on_gpu():
+        say(f"computing in {config.compute_dtype} on GPU {visible_gpus(os.environ)[0]}")
+        return
     is_slow = config.compute_dtype == "bfloat16" and processor.best_dtype(processor.flags(), on_gpu=False) != "bfloat16"
-    hint = "; this processor has no instructions for it: float32 is faster here" if is_slow and not _on_gpu() else ""
-    say(f"computing in {config.compute_dtype}{hint}")
+    hint = "; this processor has no instructions for it: float32 is faster here" if is_slow else ""
+    say(f"computing in {config.compute_dtype} on the CPU{hint}")
 
 
 def _on_gpu() -> bool:

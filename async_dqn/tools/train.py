@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.agents.table import find, make_config
+from async_dqn.base.errors import UserError
 from async_dqn.roles.baseline import run_baseline
 from async_dqn.run import build, preflight
 from async_dqn.run.directory import RunDirectory, default_logdir
@@ -23,13 +24,15 @@ def train(
     *, env: str, agent: str = "dqn", logdir: str | Path | None = None, preset: str = "auto", **settings: Any
 ) -> Path:
     """See `async_dqn.train`."""
+    if "resume" in settings:
+        raise UserError("resume: train begins new runs; async-dqn baseline --logdir=RUN --resume goes on with one")
     refuse_sharing(settings, find(agent).Config.unshared(), "train")
     config = make_config(agent, preset, settings | {"env": env, **ALONE})
     run = RunDirectory(logdir or default_logdir(config.env, config.agent))
     run.check(resume=False)
     devices.hide_gpus(devices.card_of_worker(config.gpus, 0))  # has no effect once TensorFlow has seen them
     built = build.make_agent(config)
-    preflight.check_memory(config, built.spec, 1)
+    preflight.check_memory(config, built.spec, [0])
     umask = os.umask(0o077)  # a run is for this user's eyes only; what the caller writes later is his own affair
     try:
         run.create()

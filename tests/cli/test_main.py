@@ -143,7 +143,7 @@ def write_run(path, config: Config) -> RunDirectory:
         (["local", CARTPOLE, "--ps_deadline=inf"], []),
         (["local", CARTPOLE, "--max_restarts=-1"], ["0 to 1000"]),
         (["local", CARTPOLE, "--gpus=a"], ["auto", "none"]),
-        (["local", CARTPOLE, "--gpus=7"], ["this host has"]),
+        (["local", CARTPOLE, "--gpus=7"], ["GPUs may be used here"]),
         (["local", CARTPOLE, "--local_steps=0", "--averages=shared"], ["--local_steps"]),
         (["local", CARTPOLE, "--num_ps=0"], ["--store=ps", "at least 1"]),
         (["local", CARTPOLE, "--store=shared_memory", "--num_ps=1"], ["--num_ps=1", "no parameter servers"]),
@@ -280,6 +280,14 @@ def test_a_resumed_run_keeps_its_agent_and_its_settings(capsys, tmp_path, resume
         line = refusal(capsys, "baseline", "--logdir=run", resume, f"--{name}={value}")
         assert f"--{name}={value}: " in line and f"a run with --{name}={before}, " in line
     assert settings_of("baseline", "--env=CartPole-v1", "--logdir=run", "--resume=false").agent == "dqn"
+
+
+def test_a_replay_keeps_the_units_of_its_rewards(capsys, tmp_path):
+    for agent in ("dqn", "ppo"):
+        write_run(tmp_path / agent, table.make_config(agent, "cartpole", {"env": "CartPole-v1"}))
+    line = refusal(capsys, "baseline", "--logdir=dqn", "--resume", "--reward_scale=0.5")
+    assert "--reward_scale=0.5: " in line and "a run with --reward_scale=1.0, " in line
+    assert settings_of("baseline", "--logdir=ppo", "--resume", "--reward_scale=0.5").reward_scale == 0.5
 
 
 def test_a_run_resumed_with_more_workers_has_what_a_preset_has_for_so_many(tmp_path):
@@ -585,8 +593,18 @@ def test_an_unexpected_error_is_one_line_and_exit_code_1(capsys, monkeypatch):
     assert main.main(["baseline"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError" in line and "test_main.py" in line and "two lines" in line
-    with pytest.raises(ZeroDivisionError):
-        main.main(["baseline", "--verbose"])
+    assert main.main(["baseline", "--verbose"]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "ZeroDivisionError: two\nlines" in shown
+
+
+def test_an_error_in_a_package_is_shown_where_it_was_called(capsys, monkeypatch):
+    def fail(call):
+        np.linalg.cholesky(-np.eye(2))
+
+    monkeypatch.setitem(COMMANDS, "baseline", dataclasses.replace(COMMANDS["baseline"], run=fail))
+    assert main.main(["baseline"]) == 1
+    assert "test_main.py" in capsys.readouterr().err
 
 
 # Runs the program as `python -m async_dqn` does, and says at its end what it has loaded.
@@ -725,6 +743,30 @@ OWN_AGENT = """
         def schedules(self, step):
             return {"bonus": self.config.bonus * 2}
 """
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "wrong", "named"),
+    [
+        (
+            "plain_field",
+            'setting(0.5, "A setting of its own.", minimum=0)',
+            "0.5",
+            "its setting bonus must be made by setting(",
+        ),
+        ("bad_preset", 'PPO.presets["cartpole"]}', '{"bonnus": 1.0}}', "its preset tiny sets bonnus"),
+    ],
+)
+def test_what_is_wrong_with_an_agent_of_the_user_s_own_is_told(module, code, wrong, named, capsys, modules):
+    assert code in OWN_AGENT
+    modules(module, OWN_AGENT.replace(code, wrong))
+    assert named in refusal(capsys, "baseline", f"--agent={module}:Tiny", CARTPOLE)
+
+
+def test_a_module_that_is_not_found_may_lie_beside_the_path(capsys):
+    for flag in ("--agent=no_such_module:A", "--env=no_such_module:E-v0", "--wrapper=no_such_module:f"):
+        line = refusal(capsys, "baseline", *[CARTPOLE] * flag.startswith("--wrapper"), flag)
+        assert "no_such_module" in line and "PYTHONPATH?" in line
 
 
 @pytest.mark.slow

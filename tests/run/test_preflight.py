@@ -16,15 +16,16 @@ NATURE = make_config("dqn", "nature", {"num_workers": 4})
 
 
 def test_experience_is_counted_for_the_workers_of_this_machine():
-    assert "1.77 GB" in preflight.check_memory(NATURE, preflight.resolve(NATURE), 1)  # a quarter of 7.07 for a million
+    assert "1.77 GB" in preflight.check_memory(NATURE, preflight.resolve(NATURE), [3])  # a quarter of 7.07
     ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10})
     rollout = 100 * 10 * 4 * 84 * 84
-    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 2) == 2 * rollout
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), [0, 1]) == 2 * rollout
     nstep_q = make_config("nstep_q", "atari", {"env": "pong", "t_max": 100, "envs_per_worker": 10})
-    assert preflight.experience_bytes(nstep_q, preflight.resolve(nstep_q), 1) == 4 * rollout  # of which two are copies
+    assert preflight.experience_bytes(nstep_q, preflight.resolve(nstep_q), [0]) == 4 * rollout  # two are copies
     by_data = {"parallelism": "data", "rollouts_per_batch": 50, "store": "ps"}
     ppo = make_config("ppo", "pong", {"rollout_length": 100, "envs_per_worker": 10, "num_workers": 4} | by_data)
-    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), 4) == 50 * rollout  # worker 0 alone learns
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), range(4)) == 50 * rollout  # worker 0 alone learns
+    assert preflight.experience_bytes(ppo, preflight.resolve(ppo), [1, 2, 3]) == 0
 
 
 @pytest.mark.parametrize(
@@ -37,12 +38,12 @@ def test_experience_is_counted_for_the_workers_of_this_machine():
 def test_experience_that_does_not_fit_is_refused(monkeypatch, config, flag, fits):
     assert available_bytes() > 0
     spec = preflight.resolve(config)
-    needed = preflight.experience_bytes(config, spec, 4)
+    needed = preflight.experience_bytes(config, spec, range(4))
     monkeypatch.setattr(preflight, "available_bytes", lambda: needed)
-    assert preflight.check_memory(config, spec, 4)
+    assert preflight.check_memory(config, spec, range(4))
     monkeypatch.setattr(preflight, "available_bytes", lambda: 10**9)
     with pytest.raises(UserError, match=rf"{flag} .*{needed / 1e9:.2f} GB.*1.00 GB.* {fits} "):
-        preflight.check_memory(config, spec, 4)
+        preflight.check_memory(config, spec, range(4))
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_what_parameter_servers_hold_is_counted(monkeypatch, settings, arrays):
     agent = build.make_agent(config)
     held = build.server_bytes(agent)
     assert divmod(held, 4 * agent.modules[0].size) in [(arrays, 0), (arrays, 2 * 4)]  # Adam has two numbers more
-    needed = preflight.experience_bytes(config, agent.spec, 50)
+    needed = preflight.experience_bytes(config, agent.spec, range(50))
     monkeypatch.setattr(preflight, "available_bytes", lambda: needed + held)
-    assert preflight.check_memory(config, agent.spec, 50, held)
+    assert preflight.check_memory(config, agent.spec, range(50), held)
     with pytest.raises(UserError, match=rf"--num_workers=50 .*--update_mode={config.mode} .*is available"):
-        preflight.check_memory(config, agent.spec, 50, held + 1)
+        preflight.check_memory(config, agent.spec, range(50), held + 1)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +111,5 @@ class Camera(gymnasium.Env):
 def test_pictures_take_a_byte_for_each_of_their_numbers(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Camera-v0", gymnasium.envs.registration.EnvSpec("Camera-v0", Camera))
     config = make_config("dqn", "pictures", {"env": "Camera-v0", "replay_capacity": 30_000, "num_workers": 1})
-    needed = preflight.experience_bytes(config, preflight.resolve(config), 1)
+    needed = preflight.experience_bytes(config, preflight.resolve(config), [0])
     assert 1 <= needed / (30_000 * 210 * 160 * 3) < 1.001

@@ -183,6 +183,13 @@ def test_what_somebody_else_writes_stands_below_the_line():
     assert screen(stream.getvalue()) == ["running", "an error", "saved", ""]
 
 
+def test_what_another_one_says_stands_below_the_line():
+    stream = Terminal()
+    Progress(stream).show("running")
+    Progress(stream).say("finished")
+    assert screen(stream.getvalue()) == ["running", "finished", ""]
+
+
 def test_on_a_terminal_the_line_is_rewritten_and_what_is_said_stays_above_it():
     stream = Terminal()
     shown = Progress(stream)

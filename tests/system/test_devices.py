@@ -34,7 +34,7 @@ def test_workers_are_dealt_out_over_the_cards(gpus, visible, cards):
 @pytest.mark.parametrize(("gpus", "visible"), [("2", ["0", "1"]), ("0,2", ["0", "1"]), ("0", [])])
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_card_that_is_not_there_is_refused_whichever_worker_it_would_be_for(gpus, visible, worker):
-    with pytest.raises(UserError, match=f"--gpus={gpus}: this host has {len(visible)} GPUs"):
+    with pytest.raises(UserError, match=f"--gpus={gpus}: {len(visible)} GPUs may be used here"):
         devices.gpu_of_worker(gpus, worker, visible)
 
 

@@ -28,7 +28,7 @@ def experience_gigabytes(config: Config, here: Here) -> float:
     """All experience on this machine once it is full; 0 where the environment is unknown."""
     with contextlib.suppress(UserError, ImportError):  # which the check of the environment tells
         run = preflight()
-        return float(run.experience_bytes(config, run.resolve(config), len(here.workers)) / 1e9)
+        return float(run.experience_bytes(config, run.resolve(config), here.workers) / 1e9)
     return 0.0
 
 
@@ -95,8 +95,10 @@ def check_gpus(config: Config, here: Here, seen: int | None) -> Iterable[Result]
     if not visible:
         yield Result("ok", "none used: workers compute on the CPU")
     elif seen is not None and seen < len(visible):
+        ask = "import tensorflow as tf; tf.config.list_physical_devices('GPU')"
         remedy = (
-            f"{sys.executable} -m pip install -c requirements.lock -e '.[gpu]'; then --verbose shows what is missed"
+            f"{sys.executable} -m pip install -c requirements.lock -e '.[gpu]'; "
+            f'then {sys.executable} -c "{ask}" shows what is missing'
         )
         yield Result("warning", f"TensorFlow sees {seen} of {len(visible)}", remedy)
     for name, sharers in Counter(card for card in chosen if card is not None).items():

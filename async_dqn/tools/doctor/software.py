@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from async_dqn.base.errors import UserError
+from async_dqn.base.errors import UserError, one_line
 from async_dqn.settings.config import Config
 from async_dqn.system.program import python as own_python
 from async_dqn.tools.doctor.checks import Result, preflight
@@ -88,11 +88,16 @@ def probe_tensorflow(wants_gpus: bool, end: float, program: str | None = None) -
 
 
 def check_environment(config: Config) -> Iterable[Result]:
-    """Whether environment, protocol and network go together, and what they are."""
+    """Whether environment, protocol and network go together, what they are, and whether a step can be played."""
     try:
         spec = preflight().resolve(config)
     except (ImportError, UserError) as error:
         yield Result("failure", str(error), "give another --env or --network, or install what it needs")
+        return
+    try:
+        preflight().play_a_step(spec)
+    except Exception as error:  # it may be anybody's code
+        yield Result("failure", f"{type(error).__name__} in its first step: {one_line(error)}", "mend the environment")
         return
     protocol = f", protocol {spec.protocol}" if spec.is_atari else ""
     actions = f"{spec.num_actions or spec.action_shape[0]} {'continuous ' * spec.is_continuous}actions"

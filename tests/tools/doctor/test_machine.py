@@ -117,7 +117,7 @@ def gpus(seen=2, num_workers=2, **settings):
         ({"num_workers": 3}, [("ok", "2 workers"), ("ok", "1 worker")]),
         ({"gpus": "1"}, [("ok", "NVIDIA A1, 21.5 of 42.9 GB free, 2 workers")]),
         ({"gpus": "none"}, [("ok", "CPU")]),
-        ({"gpus": "2"}, [("failure", "--gpus=2: this host has 2 GPUs")]),
+        ({"gpus": "2"}, [("failure", "--gpus=2: 2 GPUs may be used here")]),
         ({"gpus": "0", "gpu_memory_growth": False}, [("failure", "1 of it each")]),
         ({"gpus": "0", "gpu_memory_fraction": 0.4, "num_workers": 3}, [("failure", "0.4 of it each")]),
         ({"gpus": "0", "gpu_memory_fraction": 0.25}, [("ok", "0.25 of it each")]),

@@ -75,6 +75,7 @@ def test_a_tensorflow_that_hangs_is_given_up():
         ({"env": "CartPole-v1"}, "ok", "CartPole-v1, 2 actions, observations 4"),
         ({"env": "pongo"}, "failure", "--env=pongo is unknown"),
         ({"env": "pong", "network": "mlp"}, "failure", "--network=mlp"),
+        ({"env": "faulty_environments:Faulty/RaisingReset-v0"}, "failure", "FileNotFoundError in its first step: map"),
     ],
 )
 def test_environment(settings, status, text):
