@@ -203,6 +203,9 @@ class A3C(ActorCritic):
         goes_on = ~(rollout.terminated | rollout.truncated)[:-1]
         next_value = rollout.next_outputs["value"][..., 0].copy()
         next_value[:-1][goes_on] = value[1:][goes_on]  # all others are of the present parameters already
+        if self.recurrent_size:  # but not of what these would have remembered
+            times, envs, stacked = rollout.ends()
+            next_value[times, envs] = evaluate(stacked, outputs[HEAD][times, envs])["value"][..., 0]
         ends, config = (rollout.terminated, rollout.truncated), self.config
         return vtrace(log_ratio, rollout.reward, value, next_value, *ends, config.discount, config.trace)
 

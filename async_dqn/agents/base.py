@@ -8,6 +8,7 @@ and calls the agent. So the same agent is the single-process baseline and a work
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -111,6 +112,12 @@ class Agent(abc.ABC):
         return dict(cls.presets[name])
 
     @classmethod
+    def resumed(cls, saved: Any, num_workers: int) -> dict[str, Any]:
+        """The settings {setting: value} of a run of `saved` ones that goes on with so many workers."""
+        del num_workers
+        return dataclasses.asdict(saved)
+
+    @classmethod
     def experience_bytes(cls, config: Any, spec: EnvironmentSpec) -> int:
         """What one worker's experience takes of memory once it is full: here a rollout."""
         return required_bytes(getattr(config, cls.experience_flag, 0), config.envs_per_worker, spec)
@@ -198,6 +205,11 @@ def network_name(config: Config, spec: EnvironmentSpec) -> str:
     if not spec.picture_shape:
         return "mlp"
     return "small" if min(spec.picture_shape[:2]) < MIN_SIDE["nature"] else "nips"
+
+
+def is_small(config: Config, spec: EnvironmentSpec) -> bool:
+    """Whether the network is too small to gain by bfloat16 or by other kernels for convolutions."""
+    return network_name(config, spec) in ("mlp", "small")
 
 
 def make_network(config: Config, spec: EnvironmentSpec, heads: Mapping[str, networks.Head], **options: Any) -> Any:

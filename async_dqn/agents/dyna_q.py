@@ -136,7 +136,7 @@ class DynaQ(DQN):
             **DQN.presets["lunarlander"],
             "layer_norm": True,
             "n_step": 3,
-            "target_period": 512,  # simulated minibatches count too
+            "target_period": 512,  # simulated minibatches count too, and those of planners
             "max_simulated_ratio": 1.0,
             "max_model_error": 1.0,
         },

@@ -68,3 +68,9 @@ class PAAC(a3c.A3C):
         """Shares the environments out over the workers, so that an update is of as many steps, whoever takes them."""
         settings = super().preset(name, num_workers)
         return settings | {"envs_per_worker": max(1, settings["envs_per_worker"] // num_workers)}
+
+    @classmethod
+    def resumed(cls, saved: Any, num_workers: int) -> dict[str, Any]:
+        """Updates stay of as many steps, as far as they come out even."""
+        envs = saved.envs_per_worker * saved.num_workers // max(1, num_workers)  # 0 workers are refused with all else
+        return super().resumed(saved, num_workers) | {"envs_per_worker": max(1, envs)}

@@ -65,7 +65,8 @@ class BufferedReplayExperience(ReplayExperience):
             return
         num_steps, is_warm = self._num_steps, self._is_warm
         self._flush()  # it happened, and its last steps lead nowhere
-        self._num_steps, self._is_warm = num_steps, is_warm  # the period ends where the target network is refreshed
+        if num_steps:  # the period ends where the target network is refreshed
+            self._num_steps, self._is_warm = num_steps, is_warm
         super().truncate(envs)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

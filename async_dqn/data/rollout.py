@@ -49,6 +49,15 @@ class Rollout(NamedTuple):
             found[(times == time) & (envs == env)] = stack
         return found
 
+    def ends(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps whose next one is not in it, the truncated and the last ones: times, environments, and what followed.
+
+        [K] and [K] int64, and stacks [K, S, ...].
+        """
+        places = [*self.cut, *((len(self.reward) - 1, n) for n in range(len(self.last)))]
+        times, envs = np.array(places).T
+        return times, envs, np.stack([*self.cut.values(), *self.last])
+
 
 def flat(column: np.ndarray) -> np.ndarray:
     """[T, N, ...] -> [T * N, ...]"""
@@ -203,9 +212,7 @@ class RolloutExperience:
     def _next_outputs(self) -> dict[str, np.ndarray]:
         """The outputs one step later, which are the next step's but after a truncation and at the end."""
         rollout = self._rollout
-        places = [*rollout.cut, *((self._length - 1, n) for n in range(len(rollout.last)))]
-        times, envs = np.array(places).T
-        stacked = np.stack([*rollout.cut.values(), *rollout.last])
+        times, envs, stacked = rollout.ends()
         recurrent_state = [rollout.outputs[HEAD][times, envs]] if HEAD in rollout.outputs else []  # after the step
         found = self._evaluate(stacked, *recurrent_state)
         following: dict[str, np.ndarray] = {}

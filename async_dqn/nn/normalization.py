@@ -84,10 +84,11 @@ def normalize(
 
 
 def standardize(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
-    """[..., C] float32 less the mean [C], over the standard deviation, cut off at `LIMIT` of them.
+    """[B, S, ..., C] float32 less the mean [C], over the standard deviation, cut off at `LIMIT` of them.
 
     What has no variance, or none yet, is not divided. The gradients by `mean` and `variance` are none: they are the
-    mean of `x`, and of the squared distance from `mean`, over all axes but the last.
+    mean of `x`, and of the squared distance from `mean`, over all axes but the last; of stacks the newest observation
+    counts, as zeros stand before the first one of an episode.
     """
 
     @tf.custom_gradient
@@ -95,10 +96,10 @@ def standardize(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor
         scale = tf.where(variance > 0, tf.math.rsqrt(variance + _EPSILON), 1.0)
 
         def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            axes = list(range(len(x.shape) - 1))
-            seen = tf.reduce_mean(x, axes)  # [C]
+            axes, newest = list(range(len(x.shape) - 1)), x[:, -1:]
+            seen = tf.reduce_mean(newest, axes)  # [C]
             # The first minibatch has no mean to go by but its own.
-            distance = x - tf.where(variance > 0, mean, seen)
+            distance = newest - tf.where(variance > 0, mean, seen)
             return upstream * scale, seen, tf.reduce_mean(distance * distance, axes)
 
         return (x - mean) * scale, gradients

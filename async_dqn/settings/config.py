@@ -601,3 +601,7 @@ class ExplorationSettings(Config):
         minimum=1,
         not_with={"exploration": ("ape_x",), "noisy": (True,)},
     )
+
+    def shared_names(self) -> set[str]:
+        """As in `Fields`. Where environments explore differently, all workers number them alike."""
+        return super().shared_names() | ({"envs_per_worker"} if self.exploration != "shared" else set())

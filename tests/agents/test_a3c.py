@@ -274,6 +274,31 @@ def test_on_its_own_policy_v_trace_gives_the_returns_of_n_steps_from_what_was_re
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_v_trace_looks_ahead_from_what_the_present_parameters_remember():
+    agent, params = remembering(envs_per_worker=2, t_max=4, parallelism="data", vtrace=True)
+    others = {name: {key: 1.5 * value for key, value in own.items()} for name, own in params.items()}
+    experience, taken = played(agent, others, 4, 2)
+
+    def present(*arguments):
+        return {name: one.numpy() for name, one in agent.apply(params, *arguments).items()}
+
+    experience._evaluate = present
+    experience._prepare = lambda rollout: agent._prepare(rollout, present)
+    remembered = taken[0].recurrent_state
+    for step in taken:
+        outputs = present(step.stacked, remembered)
+        remembered = outputs["recurrent_state"]
+    last, value = taken[-1], outputs["value"][:, 0]
+    after = present(last.next_observation[:, None], remembered)["value"][:, 0]
+    log_prob = agent._policy.log_prob_of
+    rho = np.minimum(1, np.exp(log_prob(outputs, last.action) - log_prob(last.outputs, last.action)))
+    stale = present(last.next_observation[:, None], last.outputs["recurrent_state"])["value"][:, 0]
+    assert np.abs(after - stale).min() > 1e-3
+    experience.draw(np.random.default_rng(0), 0)
+    found = Sequences(*experience.batch).return_[:, -1]
+    np.testing.assert_allclose(found, value + rho * (last.reward + 0.99 * after - value), rtol=1e-4, atol=1e-5)
+
+
 def test_time_is_unrolled_so_far_and_no_further():
     assert make_agent(lstm=True, t_max=256).config.t_max == 256
     with pytest.raises(UserError, match="--t_max=257: with --lstm at most 256"):

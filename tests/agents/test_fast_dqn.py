@@ -173,3 +173,16 @@ def test_after_a_crash_periods_still_end_where_the_target_is_refreshed(expected)
     assert run.client.counters.minibatches % SMALL["target_period"] == 0
     assert run.client.counters.target_refreshes == refreshes + 1
     steps.close()
+
+
+def test_after_a_crash_a_replay_that_is_warm_is_learned_from_at_once():
+    run = Run().begin()
+    steps = run.steps()
+    experience = run.actor_learner.experience
+    while not (experience.ends_period and experience._is_warm):
+        next(steps)
+    steps.close()
+    experience._flush()
+    experience._is_warm = False  # as of one that was made anew, on the replay of before
+    experience.truncate()
+    assert experience._is_warm

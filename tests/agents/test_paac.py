@@ -16,7 +16,7 @@ from async_dqn.store.synchronous import SynchronousStore
 
 def test_it_is_a3c_but_for_its_settings():
     own = {name for name in vars(paac.PAAC) if not name.startswith("_")}
-    assert own == {"Config", "preset", "presets", "summary"}
+    assert own == {"Config", "preset", "presets", "resumed", "summary"}
 
 
 def test_the_step_size_of_the_paper_grows_with_the_environments():

@@ -39,9 +39,9 @@ def statistics_after(spec, minibatches):
 
 
 def test_by_hand():
-    x = tf.constant([[3.0, 7.0, 5.0], [1.0, 7.0, 1e9]])
+    x = tf.constant([[[3.0, 7.0, 5.0]], [[1.0, 7.0, 1e9]]])
     found = standardize(x, tf.constant([2.0, 7.0, 1.0]), tf.constant([4.0, 0.0, 1.0]))
-    np.testing.assert_allclose(found, [[(3 - 2) / 2, 0, (5 - 1) / 1], [(1 - 2) / 2, 0, LIMIT]], rtol=1e-6)
+    np.testing.assert_allclose(found, [[[(3 - 2) / 2, 0, (5 - 1) / 1]], [[(1 - 2) / 2, 0, LIMIT]]], rtol=1e-6)
 
 
 def test_what_nothing_is_known_of_stays_as_it_is():
@@ -59,6 +59,15 @@ def test_of_vectors(mean):
     np.testing.assert_allclose(found["variance"], everything.var(axis=0), rtol=0.02)
 
 
+def test_zeros_before_an_episode_are_no_observations():
+    spec = dataclasses.replace(CARTPOLE, stack=3)
+    minibatches = np.zeros((50, 8, 3, 4), np.float32)
+    minibatches[:, :, -1] = np.random.default_rng(0).normal(10.0, 1.0, (50, 8, 4))
+    found = statistics_after(spec, minibatches)
+    np.testing.assert_allclose(found["mean"], minibatches[:, :, -1].mean(axis=(0, 1)), rtol=1e-4)
+    np.testing.assert_allclose(found["variance"], minibatches[:, :, -1].var(axis=(0, 1)), rtol=0.05)
+
+
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_of_the_channels_of_pictures(shape, dtype):
@@ -70,7 +79,7 @@ def test_of_the_channels_of_pictures(shape, dtype):
     )
     minibatches = minibatches.reshape(100, 16, 2, *shape).astype(dtype)
     found = statistics_after(spec, minibatches)
-    everything = minibatches.reshape(-1, *(channels or (1,))).astype(np.float64)
+    everything = minibatches[:, :, -1].reshape(-1, *(channels or (1,))).astype(np.float64)
     np.testing.assert_allclose(found["mean"], everything.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(found["variance"], everything.var(axis=0), rtol=0.02)
     seen = normalize(found, tf.constant(minibatches[0]), spec) / 255  # as the network scales it

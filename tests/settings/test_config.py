@@ -297,6 +297,7 @@ def test_workers_share_what_is_learned_but_not_what_concerns_a_host(agent):
     [
         ("dqn", {}, False),
         ("dqn", {"replay": "global"}, True),
+        ("dqn", {"exploration": "ape_x"}, True),
         ("a3c", {"parallelism": "data"}, True),
         ("dyna_q", {}, True),
         ("dyna_q", {"planning": "own"}, False),
