@@ -6,9 +6,10 @@ import functools
 import tensorflow as tf
 
 from async_dqn.base.errors import Outage
-from async_dqn.cluster.ledger import LedgerOperations, MemberState, ledger_shape
+from async_dqn.cluster.ledger import LedgerOperations, ledger_shape
 from async_dqn.cluster.patient_session import OWN_PATIENCE, LostStep, PatientSession, run_again
 from async_dqn.cluster.spec import ClusterSpec
+from async_dqn.store.base import MemberState
 
 
 class Evictor:

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.cluster import shared_memory
-from async_dqn.cluster.ledger import Ledger, LedgerOperations, MemberState, ledger_shape
+from async_dqn.cluster.ledger import Ledger, LedgerOperations, ledger_shape
 from async_dqn.cluster.shards import Copied, Push, Shard, make_variables, variables
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.nn.module import Module
-from async_dqn.store.base import Counters, EpisodeReport
+from async_dqn.store.base import Counters, EpisodeReport, MemberState
 
 _MAX_QUEUED_EPISODES = 1_000_000
 _C = len(Counters._fields)

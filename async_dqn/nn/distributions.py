@@ -1,7 +1,7 @@
 """What a policy draws its actions from: a softmax over discrete actions, a Gaussian over continuous ones.
 
-The functions that act take NumPy arrays and any leading axes, `...` below: [N], or [T, N] of a rollout. Those that a
-loss needs take tensors [B, ...].
+The functions that act take NumPy arrays of N environments, and `log_prob_of` takes those of a rollout too: `...` below
+is [N] or [T, N]. Those that a loss needs take tensors [B, ...].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker: one actor-learner on the shared networks; worker 0 is the chief as well."""
+"""A worker: its part of an agent on the shared networks; worker 0 is the chief as well."""
 
 import functools
 import os

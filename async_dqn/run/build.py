@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.agents import table
-from async_dqn.agents.base import Agent, network_name
+from async_dqn.agents.base import Agent, is_small
 from async_dqn.base.errors import UserError
 from async_dqn.data import shared_queue
 from async_dqn.data.experience import Evaluate, Outputs
@@ -59,9 +59,9 @@ def make_agent(config: Config, worker: int = 0) -> Agent:
     Raises UserError where environment, protocol and network do not go together.
     """
     spec = preflight.resolve(config)
-    is_small = network_name(config, spec) in ("mlp", "small")
-    devices.choose_kernels(is_small=is_small)
-    config = devices.decided(config, is_small=is_small)
+    small = is_small(config, spec)
+    devices.choose_kernels(is_small=small)
+    config = devices.decided(config, is_small=small)
     agent = table.find(config.agent)(config, spec, worker)
     if config.normalize_observations:
         _normalize_observations(agent)

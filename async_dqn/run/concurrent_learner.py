@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
+import weakref
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,6 +29,7 @@ class ConcurrentLearner(Learner):
             raise TypeError(f"cannot learn from {type(self._experience).__name__} while it changes")
         self._buffered = self._experience
         self._background = Background("learner")
+        weakref.finalize(self, self._background.close)
         self._under_way: collections.deque[Future] = collections.deque()
         self._busy_seconds, self._looked_at = 0.0, time.perf_counter()
 

@@ -31,7 +31,7 @@ class Training:
     """One worker's part of an agent with its environments and its files, built and brought to where it last stood.
 
     Attributes:
-      part: it.
+      part: what this worker runs of the agent.
 
     Args:
       agent: what is trained.

@@ -9,7 +9,7 @@ from async_dqn.base.files import json_object
 from async_dqn.run.csv_log import numbers, rows
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, count, end_line, progress_of
-from async_dqn.run.worker_table import read_worker, worker_table
+from async_dqn.run.worker_table import read_process, worker_table
 from async_dqn.settings.config import Config
 from async_dqn.system.task import Task
 
@@ -64,8 +64,10 @@ class Watch:
 
     def _table(self) -> list[str]:
         """A line on each worker."""
-        rows = [(task.name, _state(task), read_worker(self._run.path, i)) for i, task in enumerate(self._workers)]
-        return worker_table(rows)
+        files = [self._run.worker(index) / "metrics.csv" for index in range(len(self._workers))]
+        return worker_table(
+            [(task.name, _state(task), read_process(file)) for task, file in zip(self._workers, files, strict=True)]
+        )
 
 
 def _state(task: Task) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from async_dqn.run import csv_log
-from async_dqn.run.directory import RunDirectory
 
 _COLUMNS = {  # name in metrics.csv: (title, format)
     "env_steps": ("steps", "{:,.0f}"),
@@ -17,12 +16,7 @@ _COLUMNS = {  # name in metrics.csv: (title, format)
 }
 
 
-def read_worker(path: Path, index: int) -> dict[str, float] | None:
-    """Where a worker of the run in a folder stands, its waiting by its last 10 rows. See `read_process`."""
-    return read_process(RunDirectory(path).worker(index) / "metrics.csv", last=10)
-
-
-def read_process(file: Path, last: int | None) -> dict[str, float] | None:
+def read_process(file: Path, last: int | None = 10) -> dict[str, float] | None:
     """Where a process stands by a metrics.csv of its own; None where it has written nothing.
 
     Args:
@@ -46,7 +40,7 @@ def read_process(file: Path, last: int | None) -> dict[str, float] | None:
 
 
 def worker_table(workers: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> list[str]:
-    """Lines on workers: the name, the state and what `read_worker` gave of each; no column that none of them has."""
+    """Lines on workers: the name, the state and what `read_process` gave of each; no column that none of them has."""
     known = [worker or {} for _, _, worker in workers]
     shown = [name for name in _COLUMNS if any(math.isfinite(worker.get(name, math.nan)) for worker in known)]
     rows = [("", "state", *(_COLUMNS[name][0] for name in shown))]

@@ -79,7 +79,7 @@ class MemberState(IntEnum):
     EXPECTED = 0  # it has not come yet
     ACTIVE = 1
     DONE = 2
-    LOST = 3  # its lease ran out
+    LOST = 3  # its lease ran out, or its process has ended
 
 
 class WorkerStatus(NamedTuple):

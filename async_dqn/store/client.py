@@ -152,6 +152,12 @@ class ParameterClient:
         self.count(minibatches=1)
         self.own_minibatches += 1
 
+    def _count_staleness(self, staleness: int) -> None:
+        self.stalenesses.append(staleness)
+        self.count(staleness_sum=staleness)
+        most = max(staleness, self._unreported.staleness_max)
+        self._unreported = self._unreported._replace(staleness_max=most)
+
     def claim_steps(self, wanted: int) -> int:
         """Takes up to `wanted` agent steps out of the budget; 0: all of it is claimed, for the moment."""
         part = self.clock.enter("waiting")

@@ -55,9 +55,8 @@ class HogwildClient(PromptClient):
                 gradient = np.asarray(variable.read_value())  # `numpy()` would copy
                 if len(rates) == 1 or gradient.any():
                     store.step(module.name, gradient, rate)
-            self.count(updates=1, staleness_sum=staleness)
-            self._unreported = self._unreported._replace(staleness_max=max(staleness, self._unreported.staleness_max))
-            self.stalenesses.append(staleness)
+            self.count(updates=1)
+            self._count_staleness(staleness)
         self.report()
 
 

@@ -179,10 +179,7 @@ class RoundTripClient(ParameterClient):
         if result.before_push is not None:
             staleness = result.before_push.updates - self._pushed_on
             if not self._is_dropped(staleness):
-                self.stalenesses.append(staleness)
-                self.count(staleness_sum=staleness)
-                maximum = max(staleness, self._unreported.staleness_max)
-                self._unreported = self._unreported._replace(staleness_max=maximum)
+                self._count_staleness(staleness)
         if result.pulled is not None:
             self._hear(result.pulled.counters)
             self.version = result.pulled.counters.updates

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from async_dqn.agents import table
-from async_dqn.agents.base import network_name
+from async_dqn.agents.base import is_small
 from async_dqn.base.errors import RunError, one_line
 from async_dqn.run import preflight
 from async_dqn.settings.config import Config
@@ -38,7 +38,7 @@ def measure(
         if not isinstance(network, str):
             stack.callback(network.close)
         environ = dict(os.environ)
-        small = network_name(config, preflight.resolve(config)) in ("mlp", "small")
+        small = is_small(config, preflight.resolve(config))
         devices.choose_kernels(is_small=small, environ=environ)  # the child has imported TensorFlow before it could
         processes = []
         for index in range(num_processes):

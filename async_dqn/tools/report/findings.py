@@ -74,7 +74,7 @@ def write_report(
         if study:  # it has more kinds than quantities
             rows = [list(row) for row in zip(*rows, strict=True)]
         blocks += [table(rows[0], rows[1:]), _HOW_TO_READ]
-    if over and (drawn := studies.figures(study, over)):
+    if over and (drawn := studies.figures(study, [result(run) for run in over])):
         caption = "A dot is one run. A line goes through the medians, but not to where a run never reached the goal."
         blocks += [f"## {study.title()}", *(_picture(drawn[name], folder, name, caption) for name in drawn)]
     blocks.append("## Learning curves")
@@ -95,22 +95,20 @@ def write_report(
     lines = [f"{call.get('command', '?')}, {call.get('date', '?')}" for call in calls]
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
     if study:
-        write_atomically(folder / "results.json", json.dumps(_results(runs, calls), indent=1).encode() + b"\n")
+        found = {"calls": [dict(call) for call in calls], "runs": [result(run) for run in runs]}
+        write_atomically(folder / "results.json", json.dumps(found, indent=1).encode() + b"\n")
     body = "\n".join(_as_html(block, folder) for block in blocks if block)
     write_atomically(folder / "report.md", ("\n\n".join(filter(None, blocks)) + "\n").encode())
     write_atomically(folder / "report.html", _PAGE.substitute(title=html.escape(title), body=body).encode())
 
 
-def _results(runs: Sequence[Run], calls: Sequence[Mapping]) -> dict[str, Any]:
-    """What the tables say, for programs: a run's numbers without those that it lacks, and what it ran on."""
-    found = []
-    for run in runs:
-        about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
-        machine = {name: run.host.get(name) for name in ("cpu", "cpu_model")}
-        machine["revision"] = run.described.get("git_revision")
-        numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}
-        found.append(about | machine | numbers)
-    return {"calls": [dict(call) for call in calls], "runs": found}
+def result(run: Run) -> dict[str, Any]:
+    """What tables and pictures say of a run, for programs: numbers without those that it lacks, and what it ran on."""
+    about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
+    machine = {name: run.host.get(name) for name in ("cpu", "cpu_model", "cores")}
+    machine["revision"] = run.described.get("git_revision")
+    numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}
+    return about | machine | ({} if math.isnan(run.goal) else {"goal": run.goal}) | numbers
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -166,6 +164,7 @@ def quantities(run: Run) -> dict[str, float]:
     has_lost = found("steps_lost") > 0  # whose bytes were counted, and whose time was not
     return {
         "best mean of 100 games": found("best_mean_return_100"),
+        "games to the goal": found("episodes") if found("solved_at_seconds") > 0 else math.nan,  # where a run ends
         "agent steps to the goal": found("solved_at_steps"),
         "minutes to the goal": found("solved_at_seconds") / 60,
         "agent steps/s": found("env_steps") / seconds,

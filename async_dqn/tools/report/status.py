@@ -11,7 +11,7 @@ from async_dqn.agents.table import TABLE, config_from_dict
 from async_dqn.base.errors import UserError
 from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import format_seconds, progress_line
-from async_dqn.run.worker_table import read_worker, worker_table
+from async_dqn.run.worker_table import read_process, worker_table
 from async_dqn.tools.report.runs import Run, finite, read_runs
 
 _SILENT = 10.0  # seconds past the log period after which a process that should write has fallen silent
@@ -52,8 +52,9 @@ def describe(run: Run, now: float) -> Iterator[str]:
         yield progress_line({"mean_return_100": math.nan} | row, budget, goal, needed, has_ended=has_ended)
     table = []
     for index in range(run.num_workers):
-        if worker := read_worker(run.path, index):
-            state = _state(RunDirectory(run.path).worker(index) / "metrics.csv", run, now)
+        file = RunDirectory(run.path).worker(index) / "metrics.csv"
+        if worker := read_process(file):
+            state = _state(file, run, now)
             if has_ended:
                 state, worker["steps_per_second"] = _end_of(run, index), math.nan
             table.append((f"worker {index}", state, worker))

@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from async_dqn.agents import table
 from async_dqn.settings.config import Config
 from async_dqn.tools.report import plot
-from async_dqn.tools.report.runs import Run, finite
+from async_dqn.tools.report.runs import finite
 
 CARTPOLE, LUNARLANDER = "CartPole-v1", "LunarLander-v3"
 PRESETS = {CARTPOLE: "cartpole", LUNARLANDER: "lunarlander"}
@@ -157,42 +157,47 @@ def kinds(study: str, env: str = CARTPOLE, *, quick: bool, given: Mapping[str, A
     return found
 
 
-Curves = dict[str, list[tuple[int, Run]]]  # the runs of each curve, and the number that each is drawn over
+Result = Mapping[str, Any]  # of a run, as results.json has it
+Curves = dict[str, list[tuple[int, Result]]]  # the runs of each curve, and the number that each is drawn over
 
 
-def _at_goal(run: Run, name: str) -> float:
-    """A number of a run that has reached the goal; NaN for one that has not."""
-    return finite(run.summary.get(name)) if math.isfinite(finite(run.summary.get("solved_at_seconds"))) else math.nan
+def _of(run: Result, name: str) -> float:
+    """A number of a run; NaN where it has none, as one that has never reached the goal."""
+    return finite(run.get(name))
+
+
+def _seconds(run: Result) -> float:
+    return 60 * _of(run, "minutes to the goal")
 
 
 _RETURN, _SPEED_UP = "best mean return of 100 games", "speed-up over one worker"
-_WORKERS: dict[str, Callable[[Run], float]] = {
-    "games to the goal": lambda run: _at_goal(run, "episodes"),
-    "seconds to the goal": lambda run: _at_goal(run, "solved_at_seconds"),
-    "seconds per game": lambda run: _at_goal(run, "wall_seconds") / _at_goal(run, "episodes"),
-    _SPEED_UP: lambda run: _at_goal(run, "solved_at_seconds"),
+_WORKERS: dict[str, Callable[[Result], float]] = {
+    "games to the goal": lambda run: _of(run, "games to the goal"),
+    "seconds to the goal": _seconds,
+    "seconds per game": lambda run: _seconds(run) / _of(run, "games to the goal"),
+    _SPEED_UP: _seconds,
 }
-_PLANNING: dict[str, Callable[[Run], float]] = {
-    _RETURN: lambda run: finite(run.summary.get("best_mean_return_100")),
-    "agent steps to the goal": lambda run: _at_goal(run, "solved_at_steps"),
+_PLANNING: dict[str, Callable[[Result], float]] = {
+    _RETURN: lambda run: _of(run, "best mean of 100 games"),
+    "agent steps to the goal": lambda run: _of(run, "agent steps to the goal"),
 }
 
 
-def figures(study: str, runs: Sequence[Run]) -> dict[str, Figure]:
+def figures(study: str, runs: Sequence[Result]) -> dict[str, Figure]:
     """The pictures of a study by name, where its kinds are numbers of something.
 
     Args:
-      runs: with labels as `kinds` names them: "AGENT on STORE, NUMBER", "dqn on ps, K local steps, NUMBER", or "RATIO
+      runs: of kinds as `kinds` names them: "AGENT on STORE, NUMBER", "dqn on ps, K local steps, NUMBER", or "RATIO
         simulated"; others of the study of planning are left out.
     """
     if study == "planning":
-        curve = [(int(run.kind.split()[0]), run) for run in runs if run.kind.endswith(" simulated")]
+        curve = [(int(run["kind"].split()[0]), run) for run in runs if run["kind"].endswith(" simulated")]
         return {study: _figure({"dyna_q": curve}, _PLANNING, "simulated minibatches for each real one", base=4)}
     if study != "workers":
         return {}
     curves: Curves = {}
     for run in runs:
-        name, _, number = run.kind.rpartition(", ")
+        name, _, number = run["kind"].rpartition(", ")
         curves.setdefault(name, []).append((int(number), run))
     often = {name: curve for name, curve in curves.items() if "local steps" in name}
     chosen = {study: {name: curve for name, curve in curves.items() if name not in often}}
@@ -203,7 +208,7 @@ def figures(study: str, runs: Sequence[Run]) -> dict[str, Figure]:
 
 
 @matplotlib.rc_context(plot.STYLE)
-def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel: str, *, base: int) -> Figure:
+def _figure(curves: Curves, panels: Mapping[str, Callable[[Result], float]], xlabel: str, *, base: int) -> Figure:
     """A dot for each run over its number, and by curve a line through the medians.
 
     An agent has one colour, and a dashed line in shared memory.
@@ -218,8 +223,7 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Run], float]], xlabel
     colours = dict(zip(dict.fromkeys(agents.values()), itertools.cycle(plot.COLOURS), strict=False))
     points = [point for curve in curves.values() for point in curve]
     ticks = sorted({number for number, _ in points})
-    cores = max((finite(run.host.get("cores")) for _, run in points), default=math.nan)
-    goal = max((run.goal for _, run in points), default=math.nan)
+    cores, goal = (max((_of(run, name) for _, run in points), default=math.nan) for name in ("cores", "goal"))
     faint: Any = {"color": "0.6", "linewidth": 1}
     for axes, (title, of) in zip(figure.subplots(rows, 2).flat, panels.items(), strict=True):
         axes.update_datalim([(at, 0) for at in ticks], updatey=False)

@@ -9,7 +9,7 @@ from report_helpers import write_csv, write_run
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import UserError
 from async_dqn.run.directory import RunDirectory
-from async_dqn.run.worker_table import read_process, read_worker, worker_table
+from async_dqn.run.worker_table import read_process, worker_table
 from async_dqn.tools.report.runs import read_evaluation, read_megabytes, read_run, read_stalenesses, running_mean
 
 
@@ -119,7 +119,7 @@ def test_what_would_never_end_is_not_read(tmp_path):
         os.mkfifo(path / name)
     run = read_run(path)
     assert len(run.notes) == 6 and run.settings == {}
-    assert read_worker(path, 0) is None
+    assert read_process(path / "worker-0" / "metrics.csv") is None
     assert read_stalenesses(run) == {}
 
 

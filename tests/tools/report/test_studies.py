@@ -111,9 +111,14 @@ def runs_of(tmp_path, seconds):
         yield dataclasses.replace(read_run(path), label=label)
 
 
+def results_of(tmp_path, seconds):
+    """What results.json has of such runs."""
+    return json.loads(json.dumps([findings.result(run) for run in runs_of(tmp_path, seconds)]))
+
+
 def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_are_not(tmp_path):
     seconds = {("a on ps, 1", 0): 40.0, ("a on ps, 1", 1): 60.0, ("a on ps, 2", 0): 25.0, ("b on ps, 1", 0): math.nan}
-    figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
+    figures = studies.figures("workers", results_of(tmp_path, seconds))
     lines = [{line.get_label(): line for line in axes.get_lines()} for axes in figures["workers"].axes]
     games, times, each, speed_ups = ([of[name] for name in ("a on ps", "b on ps")] for of in lines)
     np.testing.assert_array_equal(times[0].get_ydata(), [50, 25])
@@ -128,7 +133,7 @@ def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_ar
 def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(tmp_path):
     kinds = ["dqn on ps", "ppo on ps", "ppo on shared_memory", "dqn on ps, 0 local steps", "dqn on ps, 16 local steps"]
     seconds = {(f"{kind}, {number}", 0): 40.0 / number for kind in kinds for number in (1, 2)}
-    figures = studies.figures("workers", list(runs_of(tmp_path, seconds)))
+    figures = studies.figures("workers", results_of(tmp_path, seconds))
     names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
     kinds[2] = "ppo on shared memory"
     assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "cores", "ideal"]
@@ -141,7 +146,7 @@ def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(t
 
 def test_planning_is_drawn_over_the_ratio_and_no_line_leads_to_one_that_missed_the_goal_once(tmp_path):
     seconds = {("0 simulated", 0): 40.0, ("16 simulated", 0): math.nan, ("4 simulated", 1): 5.0}
-    runs = list(runs_of(tmp_path, seconds | {("4 simulated", 0): 9.0, ("4 simulated, novelty", 0): 1.0}))
+    runs = results_of(tmp_path, seconds | {("4 simulated", 0): 9.0, ("4 simulated, novelty", 0): 1.0})
     returns, steps = studies.figures("planning", runs)["planning"].axes
     assert [label.get_text() for label in steps.get_xticklabels()] == ["0", "4", "16"]
     assert [len(line.get_ydata()) for line in steps.get_lines()] == [1, 2, 1, 3]
