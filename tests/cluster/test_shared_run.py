@@ -174,7 +174,7 @@ def test_killed_workers_come_back_the_chief_too_and_every_step_counts_once(tmp_p
 def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_before, mode):
     run = RunDirectory(tmp_path / "run")
     with commands(tmp_path) as start:
-        flags = [*SMALL, "--total_steps=40_003", "--max_restarts=0", f"--update_mode={mode}"]
+        flags = [*SMALL, "--total_steps=20_003", "--max_restarts=0", f"--update_mode={mode}"]
         local = start("local", "local", *flags, f"--logdir={run.path}")
         wait_until(lambda: run.worker(1).exists() and run.metrics.exists(), START + RUN, "both are at work")
         workers_of(local)[1].kill()
@@ -182,7 +182,7 @@ def test_a_run_does_without_a_worker_that_is_not_started_again(tmp_path, named_b
         assert "worker 1 failed" in local.out
         assert_nothing_left(run, named_before)
     summary = summary_of(run)
-    assert (summary["env_steps"], summary["exit_reason"]) == (40_003, "finished")
+    assert (summary["env_steps"], summary["exit_reason"]) == (20_003, "finished")
     assert [worker["state"] for worker in summary["workers"]] == ["done", "lost"]
 
 
