@@ -103,7 +103,7 @@ def is_port_free(address: str) -> bool:
 def assert_ports_free(spec: ClusterSpec) -> None:
     """Fails unless every port of the cluster can be opened again."""
     for address in (*spec.ps, *spec.worker):
-        wait_until(lambda address=address: is_port_free(address), 30, f"{address} free again")
+        wait_until(lambda address=address: is_port_free(address), 5, f"{address} free again")
 
 
 def write_spec(folder: Path, spec: ClusterSpec) -> Path:
@@ -379,6 +379,14 @@ class _Worker:
             session.patience = START
         return type(session)._lost(session, reason)
 
+    def ask_nobody(self, is_so: bool) -> None:
+        """Whether a step that asks the servers is an error."""
+        for session in (self.store._counts.session, self.store._pushes.session):
+            if is_so:
+                session.run = _refuse
+            else:
+                del session.run
+
     def set_seconds(self, module: str, name: str, seconds: float) -> None:
         """Sets a time of a module of the cluster package, until the store is opened anew."""
         found = importlib.import_module(f"async_dqn.cluster.{module}")
@@ -447,6 +455,10 @@ class _Worker:
     def signal_done(self, worker: int, deadline: float, code: int = 0) -> list[int]:
         self.keep_lease(worker, 60.0)
         return self.end_lease(code, deadline)
+
+
+def _refuse(*arguments: Any) -> None:
+    raise AssertionError("it asks the servers")
 
 
 class Client:
@@ -589,7 +601,7 @@ class StoreCluster:
             for index, client in reversed([*enumerate(self.clients)]):  # the chief last, as in a run
                 if by_signal:
                     client("signal_done", index, 30.0)
-            codes = [ps.wait(30) for ps in self.ps] if by_signal else []
+            codes = [ps.wait(10) for ps in self.ps] if by_signal else []
         finally:
             self.commands.end()
             client_codes = [client.end() for client in self.clients]

@@ -42,7 +42,7 @@ def kill(local, worker):
 
 
 def summary_of(run):
-    wait_until(lambda: not processes_naming(run.path), START, "every process of the run has ended")
+    wait_until(lambda: not processes_naming(run.path), 10, "every process of the run has ended")
     if (spec := run.path / "cluster.json").exists():  # else it was in shared memory
         assert_ports_free(ClusterSpec.load(spec))
     return json.loads(run.summary.read_text())

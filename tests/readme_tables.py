@@ -1,7 +1,5 @@
 """Makes the tables of the pages of the code and of the files in results/: `python tests/readme_tables.py`.
 
-So it does the pictures of the study of workers, of its results.json, whose runs may be those of several calls.
-
 In a page, a table that is made stands between `<!-- table: KIND ARGUMENTS -->` and `<!-- end -->`.
 """
 
@@ -453,14 +451,6 @@ def make(words: str) -> str:
     return f"{TABLES[kind](*arguments)}\n"
 
 
-def draw_workers() -> None:
-    from async_dqn.tools.report import plot, studies
-
-    for name, figure in studies.figures("workers", read("studies/workers/results.json")["runs"]).items():
-        plot.save(figure, RESULTS / "studies" / "workers" / f"{name}.png")
-
-
 if __name__ == "__main__":
-    draw_workers()
     for path in PAGES:
         path.write_text(MADE.sub(lambda found: f"{found[1]}{make(found[2])}{found[4]}", path.read_text()))

@@ -240,7 +240,7 @@ def test_an_interrupted_run_saves_and_goes_on_with_other_numbers_of_ps_and_worke
         for index in range(3):
             wait_until(lambda index=index: _steps_of_worker(run, index), START, f"worker {index} has taken steps")
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(15) == 130, local.out + local.err
         _assert_nothing_left(run)
         summary = _summary(run)
         assert summary["exit_reason"] == "interrupted"
@@ -406,7 +406,7 @@ def test_workers_keep_to_cores_of_their_own_unless_told_otherwise(tmp_path, pin)
         _wait_until_training(run)
         found = {name: _cores_of_all_threads(process) for name, process in _children(local.process.pid).items()}
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(15) == 130, local.out + local.err
     cores = tuple(sorted(os.sched_getaffinity(0)))
     half = len(cores) // 2
     shares = [{cores[:half]}, {cores[half:]}] if pin else [{cores}, {cores}]
@@ -436,7 +436,7 @@ def test_a_signal_to_the_whole_tree_of_processes_loses_nothing(tmp_path, number)
         steps = int(_rows(run.metrics)[-1]["env_steps"])
         for process in (local.process.pid, *(child.pid for child in _children(local.process.pid).values())):
             os.kill(process, number)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(15) == 130, local.out + local.err
         _assert_nothing_left(run, deadline=5)
     summary = json.loads(run.summary.read_text())
     assert summary["exit_reason"] == "interrupted" and summary["env_steps"] >= steps
@@ -458,7 +458,7 @@ def test_a_run_may_be_resumed_the_moment_its_launcher_was_killed(tmp_path):
         resumed_at = checkpoints.load_newest(run.checkpoints)[0].number
         assert resumed_at >= steps  # what the others saved after the launcher was gone
         again.process.send_signal(signal.SIGINT)
-        assert again.wait(START) == 130, again.out + again.err
+        assert again.wait(20) == 130, again.out + again.err
         _assert_nothing_left(run, deadline=5)
     summary = json.loads(run.summary.read_text())
     assert (summary["exit_reason"], summary["steps_lost"]) == ("interrupted", 0)

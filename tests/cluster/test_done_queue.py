@@ -53,7 +53,7 @@ def test_a_ps_ends_after_the_last_worker_and_not_before(tmp_path):
         _assert_goes_on(cluster.ps[0], 1.0)
         assert client("signal_done", 0, 10.0) == []
         for k, ps in enumerate(cluster.ps):
-            assert ps.wait(30) == 0
+            assert ps.wait(5) == 0
             assert _last_line(ps) == f"ps {k}: all workers are done"
             assert ps.err == ""
 
@@ -66,7 +66,7 @@ def test_an_interrupted_ps_tells_the_workers_and_names_those_it_waited_for(tmp_p
         client("keep_lease", 0, 2.0)
         assert client("wait_for_stop", 0.5) is False
         ps.process.send_signal(signal.SIGTERM)
-        assert client("wait_for_stop", 30.0) is True
+        assert client("wait_for_stop", 5.0) is True
         _assert_goes_on(ps, 0.5)  # they have a while to save and to end
         assert ps.wait(15) == 130
         assert _last_line(ps) == "ps 0: ended by a signal, before worker 0, 2 was done"
@@ -79,7 +79,7 @@ def test_a_worker_that_was_interrupted_before_it_joined_ends_the_others(tmp_path
         client("keep_lease", 0, 2.0)
         assert client("wait_for_stop", 0.5) is False
         _tell(cluster, (1, B, 130))
-        assert client("wait_for_stop", 30.0) is True
+        assert client("wait_for_stop", 5.0) is True
         assert [ps.is_running() for ps in cluster.ps] == [True, True]
 
 
@@ -89,7 +89,7 @@ def test_an_interrupted_ps_ends_at_once_when_its_workers_have(tmp_path):
             client("keep_lease", worker, 5.0)
         cluster.ps[1].process.send_signal(signal.SIGTERM)
         for client in cluster.clients:  # told by one ps, they tell both
-            assert client("wait_for_stop", 30.0) is True
+            assert client("wait_for_stop", 10.0) is True
         for client in cluster.clients:
             assert client("end_lease", 130, 10.0) == []
         assert cluster.ps[1].wait(4) == 130
@@ -108,7 +108,7 @@ def test_a_ps_that_has_ended_holds_up_no_other(tmp_path):
         assert "lost" not in cluster.ps[0].out
         # And a worker is told which ps did not hear it.
         assert client("end_lease", 0, 6.0, deadline=60.0) == [1]
-        assert cluster.ps[0].wait(30) == 0
+        assert cluster.ps[0].wait(5) == 0
 
 
 def test_a_ps_that_stands_still_holds_up_no_other(tmp_path):
@@ -118,14 +118,14 @@ def test_a_ps_that_stands_still_holds_up_no_other(tmp_path):
         client("keep_lease", 0, 2.0)
         _assert_goes_on(cluster.ps[0], 5.0)
         assert client("end_lease", 0, 6.0, deadline=60.0) == [1]
-        assert cluster.ps[0].wait(30) == 0
+        assert cluster.ps[0].wait(5) == 0
 
 
 def test_a_worker_that_is_not_heard_from_is_lost_and_named(tmp_path):
     with _cluster(tmp_path, num_ps=2, num_workers=2, flags=SHORT) as cluster:
         _tell(cluster, (1, B, ALIVE), (0, A, 130))
         for k, ps in enumerate(cluster.ps):
-            assert ps.wait(30) == 1
+            assert ps.wait(15) == 1
             lost = f"ps {k}: worker 1 counts as lost: nothing was heard from it for 2 s (--lease)"
             assert ps.out.splitlines()[-2:] == [lost, f"ps {k}: work was cut short: worker 1 was lost"]
             assert ps.err == ""
@@ -137,13 +137,12 @@ def test_a_ps_ends_when_all_its_workers_are_lost(tmp_path):
     ) as cluster:
         _tell(cluster, (0, A, ALIVE))
         (ps,) = cluster.ps
-        assert ps.wait(60) == 1
-        *lost, last = ps.out.splitlines()[-3:]
-        assert sorted(lost) == [
+        assert ps.wait(26) == 1
+        assert ps.out.splitlines()[-3:] == [
             "ps 0: worker 0 counts as lost: nothing was heard from it for 2 s (--lease)",
             "ps 0: worker 1 counts as lost: it has not come within 10 s (--start_deadline)",
+            "ps 0: work was cut short: worker 0, 1 was lost",
         ]
-        assert last == "ps 0: work was cut short: worker 0, 1 was lost"
 
 
 def test_a_run_that_is_finished_is_a_success_although_a_worker_was_lost(tmp_path):
@@ -152,7 +151,7 @@ def test_a_run_that_is_finished_is_a_success_although_a_worker_was_lost(tmp_path
         _tell(cluster, (1, B, ALIVE))
         wait_until(lambda: "worker 1 counts as lost" in ps.out, 30, "worker 1 is lost")
         _tell(cluster, (2, C, 0), (0, A, 0))
-        assert ps.wait(30) == 0
+        assert ps.wait(10) == 0
         assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say that it was done"
 
 
@@ -160,7 +159,7 @@ def test_a_run_that_is_finished_waits_but_a_moment_for_the_others(tmp_path):
     with _cluster(tmp_path, num_ps=1, num_workers=2) as cluster:
         (ps,) = cluster.ps
         _tell(cluster, (1, B, ALIVE), (0, A, 0))
-        assert ps.wait(30) == 0  # though the lease is much longer
+        assert ps.wait(10) == 0  # though the lease is much longer
         assert _last_line(ps) == "ps 0: the run is finished, though worker 1 did not say that it was done"
 
 
@@ -175,7 +174,7 @@ def test_a_worker_that_failed_is_waited_for_and_may_come_again(tmp_path):
         _assert_goes_on(ps, 9.0)
         assert "lost" not in ps.out
         assert client("end_lease", 0, 5.0) == []
-        assert ps.wait(30) == 0
+        assert ps.wait(5) == 0
         assert _last_line(ps) == "ps 0: all workers are done"
 
 
@@ -194,4 +193,4 @@ def test_a_ps_that_stood_still_does_not_take_its_workers_for_lost(tmp_path):
         assert "lost" not in ps.out
         for _ in range(3):
             assert client("end_lease", 130, 10.0) == []
-        assert ps.wait(30) == 0
+        assert ps.wait(10) == 0

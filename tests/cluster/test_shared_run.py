@@ -194,7 +194,7 @@ def test_an_interrupted_run_saves_and_goes_on_in_memory_or_on_a_ps(tmp_path, nam
         local = start("local", "local", *flags)
         wait_until_training(run)
         local.process.send_signal(signal.SIGTERM)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(20) == 130, local.out + local.err
         assert_nothing_left(run, named_before)
         first = summary_of(run)
         assert first["exit_reason"] == "interrupted" and first["env_steps"] >= 1_000
@@ -251,5 +251,5 @@ def test_a_worker_that_stands_still_is_killed_and_comes_back(tmp_path, named_bef
         wait_until(lambda: workers_of(local).get(1, victim).pid != victim.pid, START, "it was started again")
         wait_until(lambda: int(rows(run.metrics)[-1]["env_steps"]) > begin, START, "the run goes on")
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(20) == 130, local.out + local.err
         assert_nothing_left(run, named_before)

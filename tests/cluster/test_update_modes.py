@@ -140,7 +140,7 @@ def test_a_worker_that_was_killed_comes_back_and_trains(tmp_path):
 
         wait_until(trains_again, RUN, "it trains again")
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(20) == 130, local.out + local.err
     summary = _summary(run)
     found = (summary["exit_reason"], summary["worker_restarts"], summary["staleness_max"])
     assert found == ("interrupted", 1, 0)
@@ -153,7 +153,7 @@ def test_an_interrupted_synchronous_run_saves_and_goes_on_with_other_numbers(tmp
         local = _local(start, run, *flags, "--total_steps=10_000_000")
         _worker(run, 2)
         local.process.send_signal(signal.SIGINT)
-        assert local.wait(START) == 130, local.out + local.err
+        assert local.wait(20) == 130, local.out + local.err
         summary = _summary(run)
         assert summary["exit_reason"] == "interrupted"
         newest, faults = checkpoints.load_newest(run.checkpoints)

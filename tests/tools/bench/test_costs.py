@@ -31,7 +31,7 @@ def test_each_part_takes_some_time_whatever_the_agent(agent, measure, what):
     config = table.make_config(agent, "cartpole", {"env": "CartPole-v1"})
     found = measure(config, seconds=SOON)
     assert found.keys() == what
-    assert all(0 < cost < (1e7 if "µs" in name else 1e4) for name, cost in found.items())  # 10 s
+    assert all(0 < cost < 10_000 for cost in found.values())
 
 
 def test_experience_is_full_and_minibatches_call_for_their_steps(config):

@@ -56,7 +56,7 @@ def test_a_check_that_hangs_is_given_up_and_holds_up_no_other():
     forever, started = threading.Event(), time.monotonic()
     code, lines = run(forever.wait, lambda: [Result("ok", "found")], seconds=0.2)
     forever.set()
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 5
     assert code == 0
     assert lines[0].startswith("warning") and lines[1].startswith("ok")
 
@@ -103,7 +103,7 @@ def test_a_cluster_with_an_unknown_host_fails_in_time(tmp_path, monkeypatch):
     spec = ClusterSpec((f"127.0.0.1:{port}",), ("host-x:2222", "host-y:2222"))
     code = run_doctor(CARTPOLE, spec, RunDirectory(tmp_path / "run"), deadline=30, output=output)
     never.set()
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 10
     assert code == 1
     lines = {line[9:19].strip(): line.split()[0] for line in output.getvalue().splitlines()[:-1]}
     expected = {"ps 0": "ok", "worker 0": "failure", "worker 1": "failure", "TensorFlow": "failure", "disk": "ok"}
