@@ -14,7 +14,7 @@ from async_dqn.base.types import Episode, StepResult
 from async_dqn.envs.vector_env import EnvironmentSpec
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
-from async_dqn.store.base import Counters, ParameterStore, Pulled, Update
+from async_dqn.store.base import Counters, ParameterStore, Pulled, Standing, Update, WorkerStatus
 from async_dqn.store.client import DirectClient, ParameterClient
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
@@ -318,3 +318,12 @@ class RecordingAgent:
 
     def settle(self) -> None:
         """Nothing is ever under way."""
+
+
+class StandingStore(LocalParameterStore):
+    """A store whose workers stand as a test says."""
+
+    states = ("active", "active", "active")
+
+    def check(self) -> Standing:
+        return Standing(super().check().counters, [WorkerStatus(state, 1, Counters()) for state in self.states])

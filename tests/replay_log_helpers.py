@@ -131,7 +131,3 @@ def assert_same(replay, other):
         first, second = (each.sample(50, np.random.default_rng(7)) for each in (replay, other))
         for a, b in zip(first, second, strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-def names(directory):
-    return sorted(path.name for path in directory.iterdir())

@@ -44,12 +44,6 @@ def slow(what, seconds=0.01):
     return delay
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
 @pytest.fixture(scope="module")
 def expected():
     """What training between the steps gives."""
@@ -60,12 +54,12 @@ def expected():
 
 @pytest.mark.parametrize("delay", [slow("nothing"), slow("minibatch"), slow("step")], ids=["none", "learner", "actor"])
 def test_training_beside_acting_gives_the_same_bits_whatever_the_threads_do(expected, delay):
-    assert_same(Run(delay).begin().run().store.state(), expected)
+    np.testing.assert_equal(Run(delay).begin().run().store.state(), expected)
 
 
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_a_prediction_for_each_environment_gives_the_same_run(expected, concurrent):
-    assert_same(Run(concurrent=concurrent, synchronized=False).begin().run().store.state(), expected)
+    np.testing.assert_equal(Run(concurrent=concurrent, synchronized=False).begin().run().store.state(), expected)
 
 
 @pytest.mark.parametrize("num_steps", [1, 30, 51, 54])
@@ -83,7 +77,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_never_was(expected, num_steps):
     vars(resumed.actor_learner.experience.ring).update(vars(stopped.actor_learner.experience.ring))
     resumed.actor_learner.restore(arrays, json.loads(json.dumps(values)), in_episode=True)
     resumed.env = stopped.env
-    assert_same(resumed.run().store.state(), expected)
+    np.testing.assert_equal(resumed.run().store.state(), expected)
 
 
 def test_where_a_crash_left_no_replay_the_result_still_does_not_depend_on_threads():
@@ -106,7 +100,7 @@ def test_where_a_crash_left_no_replay_the_result_still_does_not_depend_on_thread
     expected = after(slow("nothing"), concurrent=False)
     assert expected["counter/target_refreshes"] > state["counter/target_refreshes"] + 1
     for delay in (slow("minibatch"), slow("step")):
-        assert_same(after(delay), expected)
+        np.testing.assert_equal(after(delay), expected)
 
 
 def test_acting_goes_on_while_a_minibatch_is_computed():

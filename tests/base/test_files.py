@@ -1,23 +1,11 @@
 """Files that are replaced whole, whatever happens meanwhile."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from file_helpers import dead_process, names
 
 from async_dqn.base import files
-
-
-def names(directory):
-    return sorted(path.name for path in directory.iterdir())
-
-
-def dead_process():
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_no_other_file(tmp_path, monkeypatch):

@@ -226,9 +226,7 @@ def test_one_worker_learns_the_same_bits_through_memory_as_through_sockets(tmp_p
         newest, _ = checkpoints.load_newest(run.checkpoints)
         states.append(newest.arrays)
     memory, sockets = states
-    assert sorted(memory) == sorted(sockets)
-    for name in memory:
-        np.testing.assert_array_equal(memory[name], sockets[name], err_msg=name)
+    np.testing.assert_equal(memory, sockets)
     assert not np.array_equal(memory["store/q/online"], memory["store/q/target"])
 
 

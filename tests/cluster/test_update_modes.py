@@ -87,10 +87,7 @@ def test_one_synchronous_worker_learns_the_same_bits_as_an_asynchronous_one(tmp_
             assert local.wait(RUN) == 0, local.out + local.err
         newest, _ = checkpoints.load_newest(run.checkpoints)
         states.append(newest.arrays)
-    one, other = states
-    assert sorted(one) == sorted(other)
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    np.testing.assert_equal(*states)
 
 
 def _worker(run, index):

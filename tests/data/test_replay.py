@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_log_helpers import everything
 
 from async_dqn.data.replay import Replay, Slots, required_bytes
 
@@ -56,16 +57,6 @@ class Feeder:
         self.replay.truncate()
         self.replay.check_valid()
         self.episode, self.step = self.episode + 1, np.ones(self.num_envs, int)
-
-
-def everything(replay: Replay) -> list[tuple]:
-    """All valid transitions, oldest first: (s_tm1, a_tm1, r_t, discount_t, s_t), stacks as tuples."""
-    env, index = replay.valid_starts()
-    batch = replay.gather(env, index, replay.make_batch(len(env)))
-    return [
-        (tuple(map(tuple, s_tm1.tolist())), int(a), float(r), float(d), tuple(map(tuple, s_t.tolist())))
-        for s_tm1, a, r, d, s_t in zip(*batch, strict=True)
-    ]
 
 
 def copied(replay: Replay, target: Replay, pieces: int = 1) -> Replay:

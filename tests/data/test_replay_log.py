@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cluster_helpers import wait_until
+from file_helpers import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_log_helpers import (
@@ -18,7 +19,6 @@ from replay_log_helpers import (
     everything,
     make,
     make_log,
-    names,
     no_fsync,
     restored,
     saved,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from file_helpers import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_log_helpers import (
@@ -19,7 +20,6 @@ from replay_log_helpers import (
     everything,
     make,
     make_log,
-    names,
     no_fsync,
     restored,
     saved,

@@ -221,8 +221,7 @@ def test_a_saved_state_does_not_change_with_later_steps():
     before = {name: array.copy() for name, array in arrays.items()}
     game.add()
     game.add()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    np.testing.assert_equal(arrays, before)
 
 
 def test_the_state_of_another_rollout_is_refused():

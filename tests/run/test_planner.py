@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from experience_queue_helpers import LocalQueue
+from fakes import StandingStore
 
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import RunError, UserError
@@ -15,10 +16,9 @@ from async_dqn.run import build, separate
 from async_dqn.run.build import Part, part_of
 from async_dqn.run.loop import Tick, run_loop, run_planner
 from async_dqn.run.planner import PlannedActorLearner, Planner
-from async_dqn.store.base import Counters, Standing, Stop, WorkerStatus
+from async_dqn.store.base import Counters, Stop
 from async_dqn.store.delta_client import DeltaClient
 from async_dqn.store.gradient_client import GradientClient
-from async_dqn.store.local import LocalParameterStore
 
 SMALL = {
     "env": "CartPole-v1",
@@ -37,15 +37,6 @@ SMALL = {
 }
 
 
-class Store(LocalParameterStore):
-    """A store whose workers stand as a test says."""
-
-    states = ("active", "active", "active")
-
-    def check(self):
-        return Standing(super().check().counters, [WorkerStatus(state, 1, Counters()) for state in self.states])
-
-
 class Parts:
     """Worker 0 and its planners."""
 
@@ -53,7 +44,7 @@ class Parts:
         config = make_config("dyna_q", "cartpole", SMALL | settings)
         agents = [build.make_agent(config, worker) for worker in range(config.num_workers)]
         modules = build.store_modules(agents[0])
-        self.store = Store(modules, config.total_steps, agents[0].target_period)
+        self.store = StandingStore(modules, config.total_steps, agents[0].target_period)
         self.store.initialize(initial_parameters(agents[0].modules, config.seed))
         self.simulated = LocalQueue(config.queue_size)
         self.real = [LocalQueue(real_size) for _ in agents[1:]]

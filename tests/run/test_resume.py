@@ -149,9 +149,7 @@ def assert_same(run: RunDirectory, other: RunDirectory) -> None:
     """Parameters, target, slots, counters and games are the same to the last bit."""
     one, two = newest(run), newest(other)
     assert one.number == two.number
-    assert sorted(one.arrays) == sorted(two.arrays)
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+    np.testing.assert_equal(one.arrays, two.arrays)
     games = [[{**row, "time": ""} for row in rows(each.episodes)] for each in (run, other)]
     assert games[0] == games[1]
     assert one.arrays["store/counter/minibatches"] > 0

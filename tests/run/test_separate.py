@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from experience_queue_helpers import LocalQueue
+from fakes import StandingStore
 
 from async_dqn.agents import table
 from async_dqn.base.errors import RunError, RunFailed
@@ -15,8 +16,7 @@ from async_dqn.run.build import Part, part_of
 from async_dqn.run.loop import Tick, run_actor, run_learner
 from async_dqn.run.separate import SendingActor, SeparateLearner
 from async_dqn.settings.config import QueueSettings
-from async_dqn.store.base import Counters, Standing, Stop, WorkerStatus
-from async_dqn.store.local import LocalParameterStore
+from async_dqn.store.base import Counters, Stop
 
 SMALL = {
     "env": "CartPole-v1",
@@ -34,15 +34,6 @@ SMALL = {
 }
 ELSEWHERE = ("fast_dqn", "paac")  # one is a single process, the other's workers learn in step
 AGENTS = [name for name in table.TABLE if issubclass(table.find(name).Config, QueueSettings) and name not in ELSEWHERE]
-
-
-class Store(LocalParameterStore):
-    """A store whose workers stand as a test says."""
-
-    states = ("active", "active", "active")
-
-    def check(self):
-        return Standing(super().check().counters, [WorkerStatus(state, 1, Counters()) for state in self.states])
 
 
 def make_config(agent_name, total_steps=1_003, **settings):
@@ -78,7 +69,7 @@ class Parts:
     def connect(self, agents, config):
         """The store and the end of the queue that each worker has."""
         modules = build.store_modules(agents[0])
-        store = Store(modules, config.total_steps, agents[0].target_period)
+        store = StandingStore(modules, config.total_steps, agents[0].target_period)
         self.queue = LocalQueue(config.queue_size)
         return [store] * 3, [self.queue, *map(self.queue.sender, (1, 2))]
 

@@ -15,13 +15,6 @@ def target(store):
     return store.pull_target()["q"].tolist()
 
 
-def assert_same_state(store, expected):
-    found, expected = store.state(), expected.state()
-    assert found.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-
-
 def test_initialize_sets_online_and_target_and_starts_counting_again():
     store = make_store([1, 2], optimizer=optimizers.adam(), target_period=1)
     push(store, 1, 1, rate=0.1, minibatches=1)
@@ -77,7 +70,7 @@ def test_each_module_has_its_own_optimizer_rate_and_target_or_none():
     }
     restored = LocalParameterStore(modules, total_steps=100, target_period=2)
     restored.restore(store.state())
-    assert_same_state(restored, store)
+    np.testing.assert_equal(restored.state(), store.state())
 
 
 def test_what_was_pulled_does_not_change_with_later_pushes():
@@ -213,7 +206,7 @@ def test_a_restored_store_goes_on_as_the_saved_one_would_have(optimizer):
     restored.restore(saved.state())
     for store in (saved, restored):
         push(store, *gradients[4], rate=0.1)
-    assert_same_state(restored, saved)
+    np.testing.assert_equal(restored.state(), saved.state())
     assert restored.pull().counters == Counters(updates=5, env_steps=16, minibatches=4, target_refreshes=1)
 
 

@@ -108,8 +108,7 @@ def test_updates_of_many_processes_are_those_of_one_with_the_mean_of_all_gradien
     for store in stores:
         store.join()  # before any begins, as nobody waits for who has not come
     shared.in_processes(work)
-    for name, array in shared.store.state().items():
-        np.testing.assert_array_equal(array, local.state()[name], err_msg=name)
+    np.testing.assert_equal(shared.store.state(), local.state())
     assert shared.store.check().counters.target_refreshes == 3 * 40 // 7
     assert_adds_up(shared.store)
 
