@@ -16,7 +16,7 @@ __all__ = ["load", "train"]
 
 
 def load(logdir: str | Path, checkpoint: str | int | None = None) -> Player:
-    """The agent of a run, to play with: `act`, `values` and `reset`; `checkpoint` and `env_steps` say which.
+    """The agent of a run, to play: `act`, `values`, `reset` and `make_env`; `checkpoint` and `env_steps` say which.
 
     Args:
       logdir: the run directory.

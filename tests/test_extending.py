@@ -159,3 +159,17 @@ def test_two_trainings_leave_nothing_behind_in_the_process(tmp_path):
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(umask)
+
+
+@pytest.mark.slow
+def test_a_script_that_its_own_environments_would_run_again_is_told_how_to_prevent_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import async_dqn\n"
+        "async_dqn.train(env='CartPole-v1', env_processes=True, envs_per_worker=1, total_steps=100, logdir='run')\n"
+    )
+    path = os.pathsep.join(sys.path)
+    command, environ = [sys.executable, str(script)], os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1
+    assert "lacks `if __name__ == '__main__':` around the call" in done.stderr.splitlines()[-1]

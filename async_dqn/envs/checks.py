@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 
 from async_dqn.base.errors import RunFailed, one_line
+from async_dqn.envs.spaces import leaves
 
 
 class Checked(gymnasium.Wrapper):
@@ -63,6 +64,15 @@ class Checked(gymnasium.Wrapper):
                 f"{space.shape}",
                 "make them agree",
             )
+        for leaf in leaves(space):
+            if isinstance(leaf.space, gymnasium.spaces.Box) and leaf.space.dtype.kind in "biu":
+                dtype = np.asarray(leaf.get(observation)).dtype
+                if dtype.kind not in "biu":  # a cast would make 0 of all that is less than 1
+                    self._fail(
+                        f"{source} gave {leaf.name or 'an observation'} of {dtype}, but its observation_space is of "
+                        f"{leaf.space.dtype}",
+                        "make them agree",
+                    )
 
     def _fail(self, fault: str, remedy: str) -> NoReturn:
         raise RunFailed(f"{self._id}: {fault}; {remedy}")

@@ -47,7 +47,13 @@ class EnvironmentProcesses:
     def _start(self) -> None:
         makers = [_in_a_process(self._make)] * self._num_envs
         # Forked, they would hold what threads of TensorFlow held in that moment.
-        self._environments = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+        try:
+            self._environments = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            raise RunFailed(
+                "environments: their processes ended as they began: the environment crashes there, or a script that "
+                "calls train() with env_processes lacks `if __name__ == '__main__':` around the call"
+            ) from error
 
     def send(self, actions: np.ndarray) -> None:
         """Begins to take one action in each environment."""

@@ -51,11 +51,9 @@ def resolve(id: str, protocol: str, options: EnvironmentOptions = _PLAIN) -> Env
       options: how it is made; Atari's protocols leave no choice.
 
     Raises:
-      UserError: the environment or the protocol is unknown, needs a package or a ROM that is missing, or has
-        actions or observations that no agent here can use.
+      UserError: the environment is unknown, needs a package or a ROM that is missing, or has actions or observations
+        that no agent here can use.
     """
-    if protocol not in (*_ATARI_PROTOCOLS, "none"):
-        raise _unknown_protocol(protocol)
     # The suffixes are those of the ids that gymnasium had before v5.
     match = re.fullmatch(r"(?:ALE/)?(\w+?)((?:-ram)?(?:NoFrameskip|Deterministic)?(?:-v\d+)?)", id)
     game = _atari_games().get(match[1].replace("_", "").lower()) if match else None
@@ -63,8 +61,6 @@ def resolve(id: str, protocol: str, options: EnvironmentOptions = _PLAIN) -> Env
         return _resolve_gymnasium(id, options)
     if match[2] not in ("", "-v5"):
         raise UserError(f"--env={id}: is an old Atari id: use {game} and the protocol classic or machado")
-    if protocol not in _ATARI_PROTOCOLS:
-        raise _unknown_protocol(protocol)
     if options.texts():
         raise UserError(f"{options.texts()[0]}: is not for Atari games, which --protocol decides on")
     return _resolve_atari(game, protocol)
@@ -270,10 +266,6 @@ def _atari_games() -> dict[str, str]:
 def _is_of_gymnasium(id: str) -> bool:
     """Whether this very id is registered, and not as an Atari game: Blackjack-v1."""
     return id in gymnasium.registry and gymnasium.registry[id].entry_point != _ATARI_ENTRY
-
-
-def _unknown_protocol(protocol: str) -> UserError:
-    return UserError(f"--protocol={protocol} is unknown: use {' or '.join(_ATARI_PROTOCOLS)}")
 
 
 def _unknown_environment(id: str) -> UserError:

@@ -16,6 +16,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.envs.packing import Packing
 
 _WIDEST = 2**17  # between the bounds of a picture's numbers; those of uint16 are 65,535 apart
+_UNBOUNDED = 1e18  # some write the largest number in place of infinity
 MAX_COMBINATIONS = 1_024  # of several discrete choices that are numbered as one
 
 
@@ -38,7 +39,7 @@ class Actions(NamedTuple):
 def adapt_actions(space: gymnasium.Space) -> Actions:
     """Discrete choices numbered from 0; or vectors [D], whose -1 and 1 are the bounds of a Box.
 
-    Components of a Box without two finite bounds stay as they are. What lies outside of the bounds is clipped.
+    Components of a Box without two bounds less than 1e18 stay as they are. What lies outside of the bounds is clipped.
 
     Raises:
       Unsupported: it is none of Discrete, MultiDiscrete, MultiBinary and Box.
@@ -71,8 +72,8 @@ def _combinations(choices: np.ndarray, start: np.ndarray, space: gymnasium.Space
 
 def _scaled(space: spaces.Box) -> Actions:
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    is_bounded = np.isfinite(low) & np.isfinite(high)
-    with np.errstate(invalid="ignore"):
+    is_bounded = (low > -_UNBOUNDED) & (high < _UNBOUNDED)
+    with np.errstate(invalid="ignore", over="ignore"):
         middle, half = np.where(is_bounded, (low + high) / 2, 0), np.where(is_bounded, (high - low) / 2, 1)
 
     def convert(action: Any) -> np.ndarray:
@@ -115,17 +116,17 @@ def adapt_observations(space: gymnasium.Space, num_masked: int = 0) -> Observati
     Raises:
       Unsupported: it holds more than one picture, or a space that has no fixed size.
     """
-    leaves = list(_leaves(space))
-    left_out = tuple(leaf.name for leaf in leaves if not isinstance(leaf.space, _KNOWN))
-    leaves = [leaf for leaf in leaves if isinstance(leaf.space, _KNOWN)]
-    for leaf in leaves:
+    found = list(leaves(space))
+    left_out = tuple(leaf.name for leaf in found if not isinstance(leaf.space, _KNOWN))
+    known = [leaf for leaf in found if isinstance(leaf.space, _KNOWN)]
+    for leaf in known:
         if isinstance(leaf.space, _UNSIZED):
             raise Unsupported(f"{leaf.name or 'these'} have no fixed size")
-    pictures = [leaf for leaf in leaves if is_picture(leaf.space) and (len(leaves) == 1 or _as_bytes(leaf.space))]
-    vectors = [leaf for leaf in leaves if leaf not in pictures]
+    pictures = [leaf for leaf in known if is_picture(leaf.space) and (len(known) == 1 or _as_bytes(leaf.space))]
+    vectors = [leaf for leaf in known if leaf not in pictures]
     if len(pictures) > 1:
         raise Unsupported(f"{' and '.join(leaf.name for leaf in pictures)} are pictures, and one is supported")
-    if not leaves:
+    if not known:
         raise Unsupported("there is nothing but text, or a space that is not gymnasium's")
     size = sum(spaces.flatdim(leaf.space) for leaf in vectors)
 
@@ -204,13 +205,13 @@ class _Leaf(NamedTuple):
     get: Callable[[Any], Any]  # out of the whole observation
 
 
-def _leaves(space: gymnasium.Space, name: str = "", get: Callable[[Any], Any] = lambda seen: seen) -> Iterator[_Leaf]:
+def leaves(space: gymnasium.Space, name: str = "", get: Callable[[Any], Any] = lambda seen: seen) -> Iterator[_Leaf]:
     """What a space consists of, in gymnasium's order of flattening."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in items:
             inner = f"{name}.{key}" if name else str(key)
-            yield from _leaves(part, inner, lambda seen, key=key: get(seen)[key])  # type: ignore[misc]
+            yield from leaves(part, inner, lambda seen, key=key: get(seen)[key])  # type: ignore[misc]
     else:
         yield _Leaf(name, space, get)
 
@@ -242,13 +243,15 @@ class Adapted(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(self.actions.convert(action))
-        if terminated:  # nothing is done there
+        if terminated or truncated:  # nothing is done there
             info = {"action_mask": np.ones(self._num_masked, bool), **info}
         return self._seen(observation, info), reward, terminated, truncated, {}
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
         convert = self.observations.convert
-        return convert(observation, self._mask(info)) if convert else observation
+        if convert:
+            return convert(observation, self._mask(info))
+        return np.asarray(observation, self.observation_space.dtype)  # as it comes out of a process too
 
     def _mask(self, info: dict[str, Any]) -> np.ndarray:
         """[A] bool; all, where it says none, as a game that is over may."""

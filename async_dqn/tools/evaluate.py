@@ -1,7 +1,6 @@
 """Plays games with a trained agent, and shows them."""
 
 import contextlib
-import json
 import time
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import numpy as np
 
 from async_dqn.agents.base import Agent
 from async_dqn.base.errors import UserError
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import write_json
 from async_dqn.data.experience import Outputs
 from async_dqn.envs import registry
 from async_dqn.envs.vector_env import EnvironmentSpec
@@ -120,7 +119,7 @@ def run_evaluate(
     }
     if keeps and len(returns) == games:
         with contextlib.suppress(OSError):  # a run directory may be read-only
-            write_atomically(run.path / "evaluation.json", json.dumps(result, indent=2).encode() + b"\n")
+            write_json(run.path / "evaluation.json", result)
     cut = sum(length >= limit for length in lengths)
     if cut and limit != agent.spec.max_episode_steps:
         progress.say(f"{count(cut, 'game')} of {len(lengths)} reached the limit of {limit:,} steps")
@@ -143,6 +142,7 @@ class _Show:
         self._agent = agent
         self._video: Video | None = None
         self._window: Window | None = None
+        self._differs = False  # what is shown from what is played
         if watch.video is None and not watch.human:
             return
         self._overlay = _make_overlay(agent, watch.overlay) if watch.overlay != "none" else None
@@ -161,18 +161,25 @@ class _Show:
         """Whether whoever watched has closed the window."""
         return self._window is not None and self._window.is_done
 
-    def step(self, outputs: Outputs, action: np.ndarray) -> None:
-        """Shows where the game stands and what the networks say of it, and goes on with the action."""
+    def step(self, outputs: Outputs, action: np.ndarray, observation: np.ndarray) -> None:
+        """Shows where the game stands and what the networks say of it, and goes on with the action.
+
+        Args:
+          observation: that the action leads to where it is played.
+        """
         viewers = [viewer for viewer in (self._video, self._window) if viewer and not viewer.is_done]
         if not viewers:
             return
-        picture = self._picture
-        if self._overlay:
-            value = float(np.max(self._agent.values(outputs)[0]))
-            picture = self._overlay.draw(picture, outputs[self._overlay.kind.head][0], int(action), value)
-        for viewer in viewers:
-            viewer.show(picture)
-        self._picture = self._screen.step(action)
+        before, (*ended, self._picture) = self._picture, self._screen.step(action)
+        for picture in (before, *ended):
+            if self._overlay:
+                value = float(np.max(self._agent.values(outputs)[0]))
+                picture = self._overlay.draw(picture, outputs[self._overlay.kind.head][0], int(action), value)
+            for viewer in viewers:
+                if not viewer.is_done:
+                    viewer.show(picture)
+        twin = self._screen.observation
+        self._differs |= twin is not None and not np.array_equal(twin, observation)
 
     def end_game(self) -> None:
         """A game has ended."""
@@ -181,6 +188,8 @@ class _Show:
 
     def report(self, progress: Progress) -> int:
         """Says what became of the video. Gives the exit code."""
+        if self._differs:
+            progress.say("warning: other games were shown than played: the environment depends on more than its seed")
         if not (video := self._video):
             return 0
         pictures = count(video.num_pictures, "picture")
@@ -211,7 +220,8 @@ def _play(
     """Lengths and returns of `games` games, each environment playing its share; fewer if nobody watches."""
     agent, rng = player.agent, np.random.default_rng(seed)
     shares = np.array([len(part) for part in np.array_split(np.arange(games), num_envs)])
-    env = registry.make_vector_env(spec, num_envs, seed)
+    timeout = agent.config.env_timeout if agent.config.env_processes else 0.0
+    env = registry.make_vector_env(spec, num_envs, seed, process_timeout=timeout)
     lengths: list[int] = []
     returns: list[float] = []
     longest = 0  # steps since a game has ended last
@@ -225,8 +235,8 @@ def _play(
             if play.epsilon:
                 is_random = rng.random(num_envs) < play.epsilon
                 actions[is_random] = registry.random_actions(agent.spec, num_envs, rng, observation)[is_random]
-            show.step(outputs, actions[0])
             result = env.step(actions)
+            show.step(outputs, actions[0], result.observation[0])
             player.reset(result.first())
             bad_values.take(result.bad_values)
             observation = result.observation

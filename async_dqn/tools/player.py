@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import tensorflow as tf
 from gymnasium.vector.utils import batch_space, iterate
@@ -93,6 +94,21 @@ class Player:
         assert self._stack is not None
         stacked = self._stack.peek(observations, self._first)
         return self.agent.values(self._recurrent_state.evaluate(self._evaluate, stacked))
+
+    def make_env(self, **arguments: Any) -> gymnasium.Env:
+        """The environment that it was trained in, as --env_args, --wrapper, --frame_skip and the like made it.
+
+        Args:
+          **arguments: for `gymnasium.make`, such as render_mode="human".
+
+        Raises:
+          ValueError: it was trained on an Atari game, which `async-dqn evaluate` plays.
+        """
+        spec = self.agent.spec
+        if spec.is_atari:
+            raise ValueError(f"{spec.id} is an Atari game, which async-dqn evaluate plays")
+        env = registry.make_adapted(spec, **arguments).env  # in which observations and actions are its own
+        return gymnasium.wrappers.TimeLimit(env, spec.max_episode_steps) if spec.max_episode_steps else env
 
     def reset(self, rows: Sequence[int] | np.ndarray | None = None) -> None:
         """Forgets what was seen before in some rows, or in all: their next observation begins an episode.

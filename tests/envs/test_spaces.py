@@ -61,6 +61,12 @@ def test_other_actions_are_refused(space, words):
         adapt_actions(space)
 
 
+def test_bounds_that_stand_for_infinity_are_none():
+    largest = np.finfo(np.float32).max
+    convert = adapt_actions(spaces.Box(np.float32([-largest, -2]), np.float32([largest, 2]))).convert
+    np.testing.assert_allclose(convert(np.float32([0.5, 0.5])), [0.5, 1])
+
+
 def test_gymnasium_agrees_on_the_scale():
     """Against its own RescaleAction."""
     environment = gymnasium.make("Pendulum-v1")
@@ -203,15 +209,19 @@ def test_a_mask_of_actions_is_a_part_of_the_observation():
 class Over(Masked):
     """One whose info says nothing once the game is over."""
 
+    def __init__(self, *ends):
+        super().__init__()
+        self._ends = ends
+
     def step(self, action):
-        return 1, 0.0, True, False, {}
+        return 1, 0.0, *self._ends, {}
 
 
-def test_a_mask_that_is_left_out_once_the_game_is_over_allows_all():
-    env = Adapted(Over(), action_mask=True)
+@pytest.mark.parametrize("ends", [(True, False), (False, True)])
+def test_a_mask_that_is_left_out_once_the_game_is_over_allows_all(ends):
+    env = Adapted(Over(*ends), action_mask=True)
     env.reset()
-    seen, _, terminated, *_ = env.step(0)
-    assert terminated and seen[:4].tolist() == [1, 1, 1, 1]
+    assert env.step(0)[0][:4].tolist() == [1, 1, 1, 1]
 
 
 def test_what_environments_say_beside_may_differ_and_a_vector_of_them_asks_for_nothing():

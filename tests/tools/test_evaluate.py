@@ -7,10 +7,12 @@ import resource
 import numpy as np
 import pytest
 from evaluate_helpers import save, saved_run
+from gymnasium.envs.classic_control import CartPoleEnv
 from PIL import Image
 
 import async_dqn
 from async_dqn.base.errors import UserError
+from async_dqn.envs import registry
 from async_dqn.tools.evaluate import Play, Watch, run_evaluate
 
 
@@ -27,8 +29,9 @@ def test_games_are_played_and_the_first_is_recorded(tmp_path, capsys):
     assert "3 greedy games at 123 agent steps" in said
     with Image.open(video) as pictures:
         assert pictures.size == (600, 400)
-        assert 1 < pictures.n_frames <= result["returns"][0]  # one for each step; equal ones may be one
-    assert f"({result['returns'][0]:.0f} pictures)" in said
+        assert 1 < pictures.n_frames <= result["returns"][0] + 1  # of each step, and of the end; equal ones may be one
+    assert f"({result['returns'][0] + 1:.0f} pictures)" in said
+    assert "warning" not in said
 
 
 def test_a_video_is_no_longer_than_asked_for_and_shows_the_action_values(tmp_path, capsys):
@@ -39,6 +42,29 @@ def test_a_video_is_no_longer_than_asked_for_and_shows_the_action_values(tmp_pat
     assert "(5 pictures)" in capsys.readouterr().out  # CartPole has 50 a second
     with Image.open(video) as pictures:
         assert pictures.size == (840, 400)
+
+
+def test_environments_run_in_processes_where_they_did_in_training(tmp_path, monkeypatch):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    made, make = [], registry.make_vector_env
+    monkeypatch.setattr(registry, "make_vector_env", lambda *given, **how: made.append(how) or make(*given))
+    for own, timeout in ({}, 0.0), ({"env_processes": True, "env_timeout": 9.0}, 9.0):
+        config = dataclasses.replace(agent.config, **own)
+        assert run_evaluate(config, run, games=1, seed=5, watch=Watch()) == 0
+        assert made.pop()["process_timeout"] == timeout
+
+
+def test_it_says_where_other_games_are_shown_than_played(tmp_path, capsys, monkeypatch):
+    agent, _, run = saved_run(tmp_path, "CartPole-v1", "cartpole")
+    drawn, step = np.random.default_rng(0), CartPoleEnv.step
+
+    def step_by_luck(self, action):
+        observation, *rest = step(self, action)
+        return observation + np.float32(1e-3 * drawn.random()), *rest
+
+    monkeypatch.setattr(CartPoleEnv, "step", step_by_luck)
+    assert run_evaluate(agent.config, run, games=1, seed=5, watch=Watch(str(tmp_path / "play.gif"))) == 0
+    assert "warning: other games were shown than played" in capsys.readouterr().out
 
 
 def test_an_mp4_is_written(tmp_path):

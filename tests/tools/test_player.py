@@ -146,3 +146,21 @@ def test_continuous_actions_come_in_the_bounds_of_the_environment():
     online["policy_value"] = agent.modules[0].layout.flatten(arrays)
     actions = Player(agent, Trained(online, 0)).act(np.zeros((4, 3), np.float32))
     np.testing.assert_array_equal(actions, np.full((4, 1), 2))
+
+
+def test_it_makes_the_environment_that_it_was_trained_in():
+    config = make_config("ppo", "pendulum", {"env": "Pendulum-v1", "frame_skip": 2, "max_episode_steps": 3})
+    agent = build.make_agent(config)
+    player = Player(agent, Trained(initial_parameters(agent.modules, 3), 0))
+    env, alone = player.make_env(), gymnasium.make("Pendulum-v1")
+    observation, _ = env.reset(seed=5)
+    np.testing.assert_array_equal(observation, alone.reset(seed=5)[0])
+    for step in range(3):
+        action = player.act(observation[None])[0]
+        observation, _, terminated, truncated, _ = env.step(action)
+        alone.step(action)
+        np.testing.assert_array_equal(observation, alone.step(action)[0])
+        assert not terminated and truncated == (step == 2)
+    atari = build.make_agent(make_config("dqn", "pong-fast", {"compute_dtype": "float32"}))
+    with pytest.raises(ValueError, match="is an Atari game"):
+        Player(atari, Trained(initial_parameters(atari.modules, 3), 0)).make_env()

@@ -4,9 +4,11 @@ The screen is a twin of that environment: made from the same seed and given the 
 states, game after game, and renders them in colour and full size.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,23 +24,32 @@ _ATARI_SHAPE = (210, 160, 3)
 class Screen:
     """Pictures [H, W, 3] uint8 of one environment.
 
+    Attributes:
+      frames_per_second: how many pictures make a second of play.
+      observation: what the twin sees; None on Atari, where it sees colours.
+
     Args:
       env: the twin.
-      picture: makes the picture of it from its observation.
-      frames_per_second: how many pictures make a second of play.
+      drawn: its one environment, which draws itself; None: its observations are pictures.
     """
 
-    def __init__(self, env: VectorEnv, picture: Callable[[np.ndarray], np.ndarray], frames_per_second: int):
-        self._env, self._picture = env, picture
+    def __init__(self, env: VectorEnv, frames_per_second: int, drawn: _Drawn | None = None):
+        self._env, self._drawn = env, drawn
         self.frames_per_second = frames_per_second
+        self.observation: np.ndarray | None = None
 
     def reset(self) -> np.ndarray:
         """Starts the first game."""
-        return self._picture(self._env.reset()[0])
+        observation = self._env.reset()[0]
+        return self._drawn.take()[-1] if self._drawn else observation
 
-    def step(self, action: np.ndarray) -> np.ndarray:
-        """What an action leads to; after the last one of a game, the first picture of the next."""
-        return self._picture(self._env.step(np.array([action])).observation[0])
+    def step(self, action: np.ndarray) -> list[np.ndarray]:
+        """What an action leads to; where it ends a game, the end and the first picture of the next."""
+        result = self._env.step(np.array([action]))
+        if self._drawn:
+            self.observation = result.observation[0]
+            return self._drawn.take()
+        return [*(result.next_observation if result.episodes else []), result.observation[0]]
 
     def close(self) -> None:
         """Frees the environment."""
@@ -59,26 +70,45 @@ def make_screen(spec: EnvironmentSpec, seed: int, *, has_window: bool = False) -
             spec, 1, grayscale=False, img_height=_ATARI_SHAPE[0], img_width=_ATARI_SHAPE[1], num_threads=1
         )
         drawn = replace(spec, observation_shape=_ATARI_SHAPE)
-        return Screen(VectorEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), lambda observation: observation, 15)
+        return Screen(VectorEnv(emulator, drawn, 1, seed, ATARI_STEPS_PER_SEED), 15)
     if not has_window:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without looking for a screen
-    single = SyncVectorEnv([lambda: _make(spec)], autoreset_mode=AutoresetMode.DISABLED)
-    frames_per_second = max(1, round((single.metadata.get("render_fps") or 30) / spec.frame_skip))
-    return Screen(VectorEnv(single, spec, 1, seed), lambda observation: _render(single), frames_per_second)
-
-
-def _make(spec: EnvironmentSpec) -> gymnasium.Env:
     try:
-        return make_adapted(spec, render_mode="rgb_array")
+        single = _Drawn(make_adapted(spec, render_mode="rgb_array"))
     except Exception as error:  # without pictures it could be made
         raise UserError(f"{spec.id} cannot be drawn; with render_mode=rgb_array: {one_line(error)}") from error
+    frames_per_second = max(1, round((single.metadata.get("render_fps") or 30) / spec.frame_skip))
+    env = VectorEnv(SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.DISABLED), spec, 1, seed)
+    return Screen(env, frames_per_second, single)
 
 
-def _render(environment: SyncVectorEnv) -> np.ndarray:
-    try:
-        pictures = environment.render()
-    except Exception as error:  # of any kind: it may be anybody's
-        raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
-    if not pictures or pictures[0] is None:
-        raise UserError("the environment cannot be drawn: it renders no rgb_array")
-    return np.asarray(pictures[0])
+class _Drawn(gymnasium.Wrapper):
+    """Draws what each step and each reset leads to; after a game has ended, only this moment shows its end."""
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self._pictures: list[np.ndarray] = []
+
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        self._draw()
+        return result
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self._draw()
+        return result
+
+    def take(self) -> list[np.ndarray]:
+        """The pictures since the last call."""
+        pictures, self._pictures = self._pictures, []
+        return pictures
+
+    def _draw(self) -> None:
+        try:
+            picture = self.env.render()
+        except Exception as error:  # of any kind: it may be anybody's
+            raise UserError(f"the environment cannot be drawn: {one_line(error)}") from error
+        if picture is None:
+            raise UserError("the environment cannot be drawn: it renders no rgb_array")
+        self._pictures.append(np.asarray(picture))

@@ -22,7 +22,8 @@ def test_it_goes_through_the_same_games_as_the_agent():
         action = int(actions.integers(6))
         result = env.step(np.array([action]))
         observation = result.observation[0]
-        picture = screen.step(action)
+        *ended, picture = screen.step(action)
+        assert len(ended) == len(result.episodes)
         seen_after_end += bool(seen_after_end or result.episodes)
         if seen_after_end in (0, 1, 50):
             assert _difference(picture, observation) < 2
@@ -45,7 +46,7 @@ def test_it_draws_gymnasium_environments_at_their_own_speed():
     spec = registry.resolve("CartPole-v1", "none")
     screen = make_screen(spec, seed=3)
     first = screen.reset()
-    later = [screen.step(1) for _ in range(8)][-1]
+    later = [screen.step(1) for _ in range(8)][-1][-1]
     screen.close()
     assert first.shape == later.shape == (400, 600, 3)
     assert first.dtype == np.uint8
@@ -56,13 +57,17 @@ def test_it_draws_gymnasium_environments_at_their_own_speed():
 def test_it_begins_a_new_game_where_the_agent_s_is_cut_off():
     spec = replace(registry.resolve("CartPole-v1", "none"), max_episode_steps=3)
     env, screen = registry.make_vector_env(spec, 1, seed=3), make_screen(spec, seed=3)
-    screen._picture = lambda observation: observation  # what the twin sees
     env.reset(), screen.reset()
-    results = [(env.step(np.array([1])), screen.step(1)) for _ in range(7)]
+    ends = 0
+    for _ in range(7):
+        result, pictures = env.step(np.array([1])), screen.step(1)
+        np.testing.assert_array_equal(screen.observation, result.observation[0])
+        assert len(pictures) == 1 + len(result.episodes)  # where it ended, and where the next one begins
+        if result.episodes:
+            ends += 1
+            assert not np.array_equal(*pictures)
     screen.close()
-    assert sum(len(result.episodes) for result, _ in results) == 2
-    for result, seen in results:
-        np.testing.assert_array_equal(seen, result.observation[0])
+    assert ends == 2
 
 
 def test_where_each_action_is_taken_several_times_pictures_are_fewer():
