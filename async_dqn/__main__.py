@@ -12,6 +12,9 @@ defer("tensorflow", without=["keras", "matplotlib"])
 def run() -> None:
     """Runs the command line, and ends the process."""
     try:
+        from async_dqn.system import signals
+
+        signals.interrupt()  # before the imports that take their time
         from async_dqn.cli.main import run as run_command
     except KeyboardInterrupt:
         sys.exit(130)

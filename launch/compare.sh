@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train standard and asynchronous agents on the same work, in turn, and report on them.
+# Train a single process and clusters on the same work, in turn, and report on them.
 #
 #   launch/compare.sh --quick                    CartPole, minutes
 #   launch/compare.sh --logdir=runs/compare      Pong, hours; the same line again goes on where it was left

@@ -40,8 +40,8 @@ class DQNConfig(ExplorationSettings, TargetSettings, ReplaySettings):
     )
     importance_exponent: float = setting(
         0.4,
-        "With --prioritized: how much of the bias of these draws weights correct at the start; 1: all. It rises to 1 "
-        "over --total_steps.",
+        "With --prioritized: the share of the bias of these draws that weights in the loss correct at the start; 1: "
+        "all. It rises to 1 over --total_steps.",
         minimum=0,
         maximum=1,
         only_with={"prioritized": (True,)},

@@ -37,7 +37,7 @@ class EpsilonGreedyAgent(Agent):
         count = config.envs_per_worker
         first, total = config.actor_index(worker) * count, config.num_actors * count
         if config.exploration == "ape_x":
-            self._first_epsilon = self._last_epsilon = policies.ape_x_epsilons(0.4, first, count, total)  # [N]
+            self._first_epsilon = self._last_epsilon = policies.ape_x_epsilons(first, count, total)  # [N]
         else:
             drawn = config.exploration == "drawn"
             last = policies.drawn_epsilons(config.seed, first, count) if drawn else config.epsilon_final

@@ -40,14 +40,14 @@ class Batch(NamedTuple):
     old_log_prob: Any  # [B] float32, of the action when it was taken
 
 
-_ATARI = {
+_FALLING = {"final_learning_rate": 0.0, "max_gradient_norm": 0.5}
+_VECTORS = _FALLING | {"clip_rewards": False, "clip": 0.2}
+_ATARI = _FALLING | {
     "network": "nips",
     "total_steps": 3_000_000,
     "envs_per_worker": 16,
     "batch_size": 64,
     "learning_rate": 5e-4,
-    "final_learning_rate": 0.0,
-    "max_gradient_norm": 0.5,
     "local_steps": 16,  # one epoch of a rollout
 }
 
@@ -77,64 +77,52 @@ class PPO(ActorCritic):
             "center_frames": False,
             "local_steps": 0,
         },
-        "cartpole": {
+        "cartpole": _VECTORS
+        | {
             "total_steps": 100_000,
             "envs_per_worker": 8,
-            "clip_rewards": False,
             "rollout_length": 32,
             "epochs": 4,
             "batch_size": 64,
-            "clip": 0.2,
             "learning_rate": 1e-3,
-            "final_learning_rate": 0.0,
-            "max_gradient_norm": 0.5,
             "log_period": 0.5,
         },
-        "lunarlander": {
+        "lunarlander": _VECTORS
+        | {
             "total_steps": 500_000,
             "envs_per_worker": 16,
-            "clip_rewards": False,
             "reward_scale": 0.1,
             "discount": 0.999,
             "rollout_length": 128,
             "trace": 0.98,
             "epochs": 4,
             "batch_size": 256,
-            "clip": 0.2,
             "learning_rate": 1e-3,
-            "final_learning_rate": 0.0,
-            "max_gradient_norm": 0.5,
         },
-        "continuous": {
+        "continuous": _VECTORS
+        | {
             "total_steps": 1_000_000,
             "envs_per_worker": 8,
-            "clip_rewards": False,
             "reward_scale": 0.1,
             "normalize_observations": True,
             "share_torso": False,
             "rollout_length": 256,
             "epochs": 10,
             "batch_size": 64,
-            "clip": 0.2,
             "entropy_cost": 0.0,
             "learning_rate": 3e-4,
-            "final_learning_rate": 0.0,
-            "max_gradient_norm": 0.5,
         },
-        "pendulum": {
+        "pendulum": _VECTORS
+        | {
             "total_steps": 300_000,
             "envs_per_worker": 8,
-            "clip_rewards": False,
             "reward_scale": 0.1,
             "discount": 0.95,
             "rollout_length": 128,
             "epochs": 10,
             "batch_size": 128,
-            "clip": 0.2,
             "entropy_cost": 0.0,
             "learning_rate": 1e-3,
-            "final_learning_rate": 0.0,
-            "max_gradient_norm": 0.5,
         },
     }
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>[0-9]{1,9})\.tmp")
 _MAX_TEXT = 64 * 2**20  # bytes of a JSON file; ours have a few thousand
 
@@ -21,6 +23,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         write(new, content)
         os.replace(new, path)
     sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any, indent: int = 2) -> None:
+    """Writes a value as JSON, as `write_atomically` does."""
+    write_atomically(path, json.dumps(value, indent=indent).encode() + b"\n")
 
 
 def read_regular(path: Path, limit: int = _MAX_TEXT) -> bytes:
@@ -52,16 +59,8 @@ def remove_leftovers(directory: Path, names: str) -> None:
 
 
 def _is_another(process: int) -> bool:
-    """Whether a process of this number lives that is not this one."""
-    if process == os.getpid():
-        return False  # what it left before this process: in a container, numbers come again
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    """Whether a process of this number lives that is not this one: in a container, numbers come again."""
+    return process != os.getpid() and psutil.pid_exists(process)
 
 
 @contextlib.contextmanager
@@ -75,9 +74,13 @@ def temporary(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        sync(file)
+    """Writes a file. Raises OSError, which names it."""
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+            sync(file)
+    except OSError as error:  # of a full disk, it would not
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync(file: IO[bytes]) -> None:

@@ -78,9 +78,14 @@ def decided_by(spec: ClusterSpec, values: flags.FlagValues) -> dict[str, Any]:
     return decided
 
 
+def folder(values: flags.FlagValues, config: Config) -> RunDirectory:
+    """The run directory that is asked for, or a new one; it is not checked."""
+    return RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+
+
 def run_directory(values: flags.FlagValues, config: Config, may_rejoin: ClusterSpec | None = None) -> RunDirectory:
     """The run directory, checked. A chief that comes back may rejoin the live cluster of a run without --resume."""
-    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    run = folder(values, config)
     is_live = may_rejoin is not None and not wait_until_reachable(may_rejoin.ps)
     run.check(resume=values.resume or (is_live and run.run_id() is not None))
     return run

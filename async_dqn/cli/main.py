@@ -11,7 +11,6 @@ from async_dqn.base.quiet import quiet_stderr
 from async_dqn.cli import results, training
 from async_dqn.cli.arguments import parse
 from async_dqn.run.progress import Progress
-from async_dqn.system import signals
 
 COMMANDS = training.COMMANDS | results.COMMANDS
 
@@ -40,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if verbose:
             Progress.leave()
-            traceback.print_exc()
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
             return 1
         frames = traceback.extract_tb(error.__traceback__)
         last = next((one for one in reversed(frames) if "site-packages" not in one.filename), frames[-1])
@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complain(text: str) -> None:
     Progress.leave()
-    print(f"async-dqn: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a log on a full disk, a pipe that nobody reads any more
+        print(f"async-dqn: {text}", file=sys.stderr, flush=True)
 
 
 def _open_streams() -> None:
@@ -66,7 +67,6 @@ def _open_streams() -> None:
 def run() -> None:
     """Runs the command line and ends the process: TensorFlow's server can be ended in no other way."""
     _open_streams()
-    signals.interrupt()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a log on a full disk

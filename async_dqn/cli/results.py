@@ -111,7 +111,15 @@ def _compare(call: Call) -> int:
     kinds = with_clusters(from_flags.unshared(values, quick), configs)
     seeds, games = (2 if values.seeds is None else values.seeds), (30 if values.games is None else values.games)
     by_workers = table.set_by_workers(values.agent, values.preset, quick | from_flags.explicit_settings(values))
-    comparison = Comparison(config, folder.absolute(), kinds, num_seeds=seeds, games=games, by_workers=by_workers)
+    comparison = Comparison(
+        config,
+        folder.absolute(),
+        kinds,
+        num_seeds=seeds,
+        games=games,
+        by_workers=by_workers,
+        verbose=values.verbose,
+    )
     spec = preflight.resolve(config)
     for kind in kinds:
         preflight.check_memory(kind.config, spec, range(kind.config.num_workers))
@@ -145,6 +153,7 @@ def _study(call: Call) -> int:
         num_seeds=(1 if values.quick else 2) if values.seeds is None else values.seeds,
         games=0,
         study=values.study,
+        verbose=values.verbose,
     )
     preflight.resolve(comparison.config)
     return run_compare(comparison, signals.install(), Progress(plain=values.progress == "plain"))
@@ -213,7 +222,12 @@ COMMANDS = {
                 True,
                 "Take the best action, the mode of a policy; false: act as in training.",
             ),
-            ("eval_epsilon", Number(0, 1), 0.0, "Probability of a random action instead (Mnih et al. 2015: 0.05)."),
+            (
+                "eval_epsilon",
+                Number(0, 1),
+                0.0,
+                "Probability of a random action in place of the agent's own (Mnih et al. 2015: 0.05).",
+            ),
             ("pretrained", TEXT, None, "An agent that ships with the package, in place of --logdir: pong."),
             ("video", TEXT, None, "Also record the first game, to this .gif or .mp4."),
             ("video_seconds", Number(0.1), 300.0, "Seconds of it at most."),
@@ -235,15 +249,16 @@ COMMANDS = {
                 "format",
                 flags.EnumParser(["saved_model", "agent"]),
                 "saved_model",
-                "saved_model: a TensorFlow SavedModel from observations to the network's outputs; agent: a small run "
-                "directory that evaluate plays, in half precision.",
+                "saved_model: a TensorFlow SavedModel from observations (stacked, the oldest first, with zeros before "
+                "an episode) to the network's outputs; agent: a small run directory that evaluate plays, in half "
+                "precision.",
             ),
             _CHECKPOINT,
             ("output", TEXT, None, "Folder to write [LOGDIR/export]."),
         ),
     ),
     "compare": Command(
-        "Train standard and asynchronous agents on the same work, in turn, and report on them.",
+        "Train a single process and clusters on the same work, in turn, and report on them.",
         _compare,
         logdir="Folder of the comparison [runs/ENV-compare-TIME; with --study runs/ENV-STUDY-TIME].",
         trains=True,

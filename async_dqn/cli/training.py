@@ -13,7 +13,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.base.files import json_object
 from async_dqn.cli import from_flags
 from async_dqn.cli.arguments import PROGRESS, SPEC, TEXT, Call, Command, Whole
-from async_dqn.run.directory import RunDirectory, default_logdir
+from async_dqn.run.directory import RunDirectory
 from async_dqn.run.progress import Progress, end_line
 from async_dqn.settings.config import ALONE, Config, refuse_sharing
 from async_dqn.system import devices, signals
@@ -123,7 +123,7 @@ def _shared_worker(call: Call) -> int:
     index = values.task_index
     if index is None or not 0 <= index < config.num_workers:
         raise UserError(f"--task_index={index}: must be 0 to {config.num_workers - 1}")
-    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    run = from_flags.folder(values, config)
     if index == 0:
         run.check(resume=values.resume)
     devices.hide_gpus(devices.card_of_worker(config.gpus, index))
@@ -152,7 +152,7 @@ def _worker(call: Call) -> int:
     if index == 0:
         run = from_flags.run_directory(values, config, may_rejoin=spec)
     else:
-        run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+        run = from_flags.folder(values, config)
         run.check_path()
         if values.resume and not run.config.exists():
             raise UserError(
@@ -219,7 +219,7 @@ def _doctor(call: Call) -> int:
         config = from_flags.config(values, forced)
     from async_dqn.tools.doctor.run import run_doctor
 
-    run = RunDirectory(values.logdir or default_logdir(config.env, config.agent))
+    run = from_flags.folder(values, config)
     return run_doctor(config, spec, run, resume=values.resume)
 
 

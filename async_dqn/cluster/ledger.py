@@ -75,7 +75,7 @@ class Ledger(NamedTuple):
 
 def parse(rows: np.ndarray) -> Ledger:
     """Reads [2 + W, WIDTH]."""
-    table = [[int(cell) for cell in row] for row in rows]
+    table = rows.tolist()
     members = [
         Member(
             Counters(*row[:_C]),

@@ -29,13 +29,14 @@ class VersionGraph(ParameterGraph):
       pushed: [K], the version of each shard. What is pulled is [0] where it is not there yet.
     """
 
+    shards: Sequence[VersionedShard]
+
     def __init__(self, quorum: Quorum, *arguments: Any, **options: Any):
         self._quorum = quorum
         super().__init__(*arguments, **options)
 
     def _make_shards(self, spec: ClusterSpec, modules: Sequence[Module]) -> Sequence[VersionedShard]:
-        self._versioned = make_versioned_shards(modules, spec.num_ps, spec.num_workers, self._quorum)
-        return self._versioned
+        return make_versioned_shards(modules, spec.num_ps, spec.num_workers, self._quorum)
 
     def _build_requests(self, operations: LedgerOperations, token: int, options: dict[str, Any]) -> None:
         none = tf.constant("")
@@ -47,7 +48,7 @@ class VersionGraph(ParameterGraph):
         order = order_of(self.joins, self.request)
         left = [
             shard.leave(self._worker, self.generation, order, Push(self._gradients(k), self.rates))
-            for k, shard in enumerate(self._versioned)
+            for k, shard in enumerate(self.shards)
         ]
         with tf.device(self._ledger.device):
             deposits = tf.stack(left)
@@ -58,8 +59,8 @@ class VersionGraph(ParameterGraph):
         self.pulled: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
         self.given: dict[str, list[tf.Tensor]] = {name: [] for name in self.names}
         is_limited = self._quorum.max_norm > 0
-        squared_norms = [shard.measure(self.count_push) for shard in self._versioned] if is_limited else []
-        for k, shard in enumerate(self._versioned):
+        squared_norms = [shard.measure(self.count_push) for shard in self.shards] if is_limited else []
+        for k, shard in enumerate(self.shards):
             version, online = shard.follow(self.count_push, squared_norms)
             self.pushed.append(version)
             with tf.device(shard.device):

@@ -12,14 +12,9 @@ from async_dqn.data.replay import Replay
 from async_dqn.data.rollout import RolloutExperience
 from async_dqn.envs.frame_stack import FrameStack
 
-OnBlock = Callable[[Block], None]
-
 
 class _Receiver:
     """What both kinds share: takes blocks out of the queue as long as nothing else is due.
-
-    Attributes:
-      inner: what the blocks go into.
 
     Args:
       inner: what the blocks go into.
@@ -27,7 +22,7 @@ class _Receiver:
       on_block: called for every block that has come in, once nothing else is waited for to learn from it.
     """
 
-    def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: OnBlock):
+    def __init__(self, inner: Experience, queue: ExperienceQueue, *, on_block: Callable[[Block], None]):
         self.batch: Any = inner.batch
         self.ring: Replay | None = inner.ring
         self.draw, self.feedback, self.state = inner.draw, inner.feedback, inner.state
@@ -73,6 +68,8 @@ class ReplayReceiver(_Receiver):
       has_turn: whether a block calls for minibatches here, by its number; others are only kept.
     """
 
+    inner: ReplayExperience
+
     def __init__(
         self,
         inner: ReplayExperience,
@@ -84,17 +81,17 @@ class ReplayReceiver(_Receiver):
         **options: Any,
     ):
         super().__init__(inner, queue, **options)
-        self._replay, self._num_envs, self._first_sender, self._has_turn = inner, num_envs, first_sender, has_turn
+        self._num_envs, self._first_sender, self._has_turn = num_envs, first_sender, has_turn
 
     def _receive(self, item: Item, block: Block, follows: bool) -> Sequence[Block]:
         envs = (item.sender - self._first_sender) * self._num_envs + np.arange(self._num_envs)
         if not follows:  # another process, or something between was lost
-            self._replay.truncate(envs)
+            self.inner.truncate(envs)
         called_for = block.counted * self._has_turn(item.number)  # [T]
         for step, counted, spoilt in zip(steps(block), called_for.tolist(), block.arrays["spoilt"], strict=True):
-            self._replay.add_to(envs, step, counted)
+            self.inner.add_to(envs, step, counted)
             if spoilt.any():
-                self._replay.truncate(envs[spoilt])
+                self.inner.truncate(envs[spoilt])
         return [block]
 
 

@@ -53,14 +53,12 @@ def sample_softmax(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return greedy(logits + rng.gumbel(size=logits.shape))
 
 
-def ape_x_epsilons(base: float, first: int, count: int, total: int, alpha: float = 7.0) -> np.ndarray:
-    """The constant exploration of some environments: base ** (1 + alpha * i / (total - 1)) (Ape-X, Horgan et al. 2018).
+def ape_x_epsilons(first: int, count: int, total: int) -> np.ndarray:
+    """The constant exploration of some environments: 0.4 ** (1 + 7 i / (total - 1)) (Ape-X, Horgan et al. 2018).
 
     Args:
-      base: epsilon of environment 0, the largest.
       first, count: the environments are i = first ... first + count - 1.
-      total: environments of all workers together. With one, its epsilon is `base`.
-      alpha: the last environment has base ** (1 + alpha).
+      total: environments of all workers together. With one, its epsilon is 0.4.
 
     Returns:
       [count] float64.
@@ -70,7 +68,7 @@ def ape_x_epsilons(base: float, first: int, count: int, total: int, alpha: float
     """
     if not 0 <= first <= first + count <= total:
         raise ValueError(f"environments {first} to {first + count - 1} are not among the {total} from 0")
-    return base ** (1 + alpha * np.arange(first, first + count) / max(total - 1, 1))
+    return 0.4 ** (1 + 7.0 * np.arange(first, first + count) / max(total - 1, 1))
 
 
 _DRAWN, _SHARES = (0.1, 0.01, 0.5), (0.4, 0.3, 0.3)

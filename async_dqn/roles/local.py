@@ -4,7 +4,6 @@ With `--store=shared_memory` there is no ps: the workers inherit the file that h
 """
 
 import contextlib
-import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 from async_dqn.base.background import Background
 from async_dqn.base.errors import RunError
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import write_json
 from async_dqn.cluster.spec import ClusterSpec
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import COMPLETE, RunDirectory
@@ -25,7 +24,7 @@ from async_dqn.store.shared_memory import SharedMemoryStore
 from async_dqn.system import signals
 from async_dqn.system.private_network import PrivateNetwork
 from async_dqn.system.program import own_command
-from async_dqn.system.task import Task
+from async_dqn.system.task import INTERRUPTED, Task
 
 
 class _Meeting(NamedTuple):
@@ -88,10 +87,11 @@ def run_local(
 
     def make_task(job: str, index: int, meeting: _Meeting) -> Task:
         is_chief = (job, index) == ("worker", 0)
-        has_trained = _news_of(run.worker(index) / "metrics.csv")
+        news = [_news_of(run.worker(index) / name) for name in ("metrics.csv", "episodes.csv")]
 
         def is_final() -> bool:
-            never_began = job == "worker" and task.code == 1 and not task.restarts and not has_trained()
+            has_trained = any(has_more() for has_more in news)
+            never_began = job == "worker" and task.code == 1 and not task.restarts and not has_trained
             return verdict().startswith("failed") or never_began or _is_full(run.path)
 
         def command(restarts: int) -> list[str]:
@@ -127,11 +127,12 @@ def run_local(
         progress.say(f"starting {count(config.num_workers, 'worker')} on {meeting.what} (logs in {run.logs})")
         code = supervise_cluster(servers, workers, should_stop, look)
     watch.report(has_summary=bool(verdict()))
-    return code
+    was_killed = code == INTERRUPTED and verdict() == "running"  # before worker 0 had saved the end
+    return 1 if was_killed else code
 
 
 def _news_of(path: Path) -> Callable[[], bool]:
-    """What says from now on whether a file of metrics has a row that it does not have now."""
+    """What says from now on whether a CSV file has a row that it does not have now."""
     found = rows(path, 1)
     return lambda: rows(path, 1) != found
 
@@ -151,7 +152,7 @@ def _on_servers(config: Config, folder: Path, network: str, say: Callable[[str],
     """On parameter servers, on free ports of the run's network."""
     spec_file = folder / "cluster.json"
     spec = ClusterSpec.local(config.num_ps, config.num_workers)
-    write_atomically(spec_file, json.dumps(spec.to_dict(), indent=2).encode() + b"\n")
+    write_json(spec_file, spec.to_dict())
     with _network(network, folder, say) as enter:
         yield _Meeting([f"--cluster_spec={spec_file}"], [], enter, lambda workers: None, f"{config.num_ps} ps")
 

@@ -100,16 +100,20 @@ def load(directory: Path, number: int) -> Checkpoint:
 def load_newest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, or None, and a line on each newer one that had to be passed over. Never raises."""
     faults: list[str] = []
-    try:
-        listed = _listed(directory)
-    except OSError as error:
-        return None, [f"checkpoints {one_line(directory)} cannot be listed: {error.strerror}"]
-    for number in sorted(listed, reverse=True):
+    tried: set[int] = set()
+    while True:
         try:
-            return load(directory, number), faults
-        except ValueError as error:
-            faults.append(str(error))
-    return None, faults
+            new = _listed(directory).keys() - tried
+        except OSError as error:
+            return None, [f"checkpoints {one_line(directory)} cannot be listed: {error.strerror}"]
+        if not new:
+            return None, faults
+        for number in sorted(new, reverse=True):
+            try:
+                return load(directory, number), faults
+            except ValueError as error:
+                faults.append(str(error))
+        tried |= new  # a run that goes on may have put another one in their place meanwhile
 
 
 def _paths(directory: Path, number: int) -> tuple[Path, Path]:

@@ -23,18 +23,19 @@ class ConcurrentLearner(Learner):
     is left to the thread that acts. So what is learned does not depend on the timing of the two.
     """
 
+    _experience: BufferedReplayExperience
+
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         if not isinstance(self._experience, BufferedReplayExperience):
             raise TypeError(f"cannot learn from {type(self._experience).__name__} while it changes")
-        self._buffered = self._experience
         self._background = Background("learner")
         weakref.finalize(self, self._background.close)
         self._under_way: collections.deque[Future] = collections.deque()
         self._busy_seconds, self._looked_at = 0.0, time.perf_counter()
 
     def learn(self) -> None:
-        due = self._buffered.take_due()
+        due = self._experience.take_due()
         if due and not self.has_learned:
             self.has_learned = True
             self._client.start()
@@ -45,7 +46,7 @@ class ConcurrentLearner(Learner):
                 self.settle()  # the next one is to be computed, and acted, on the new target: mostly a period ends here
         while self._under_way and self._under_way[0].done():
             self._take_first()
-        if self._buffered.ends_period:
+        if self._experience.ends_period:
             self.settle()
 
     def settle(self) -> None:
@@ -60,7 +61,7 @@ class ConcurrentLearner(Learner):
         return statistics, fault, time.perf_counter() - begin
 
     def _draw(self, step: int) -> None:
-        self._buffered.sample(self._rng, step)
+        self._experience.sample(self._rng, step)
 
     def _take_first(self) -> None:
         statistics, fault, seconds = self._under_way.popleft().result()

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +148,11 @@ def _whole_lines(path: Path, last: int | None = None) -> list[bytes]:
     return [line + b"\n" for line in content.split(b"\n")[:-1]]
 
 
-def _parse(lines: Sequence[bytes]) -> list[dict[str, str] | None]:
+def _parse(lines: Sequence[bytes]) -> Iterator[dict[str, str] | None]:
     """One row for every line after the header, None for lines that hold something else."""
-    if not lines:
-        return []
-    fields = _cells(lines[0])
-    cells = map(_cells, lines[1:])
-    return [dict(zip(fields, row, strict=True)) if row and len(row) == len(fields) else None for row in cells]
+    fields = _cells(lines[0]) if lines else []
+    for row in map(_cells, lines[1:]):
+        yield dict(zip(fields, row, strict=True)) if row and len(row) == len(fields) else None
 
 
 def _cells(line: bytes) -> list[str]:

@@ -18,7 +18,7 @@ import psutil
 
 from async_dqn.agents.table import config_from_dict
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.base.files import json_object, read_regular, write_atomically
+from async_dqn.base.files import json_object, read_regular, write_json
 from async_dqn.run import provenance
 from async_dqn.settings.config import Config
 from async_dqn.system import processor
@@ -46,10 +46,13 @@ def default_logdir(env: str, agent: str) -> Path:
 
 
 class RunDirectory:
-    """Paths of one run. Making one touches nothing on disk."""
+    """Paths of one run. Making one touches nothing on disk. Raises UserError where the current folder is gone."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path).absolute()
+        try:
+            self.path = Path(path).absolute()
+        except FileNotFoundError as error:
+            raise UserError(f"--logdir={path}: the current folder is gone; give a full path") from error
         self.config = self.path / "config.json"
         self.summary = self.path / "summary.json"
         self.metrics = self.path / "metrics.csv"
@@ -82,6 +85,10 @@ class RunDirectory:
         """Raises UserError where this process could not write there."""
         if "\0" in str(self.path):
             raise UserError(f"--logdir={str(self.path)!r}: no name holds a null character; give another folder")
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"--logdir={self.path}: the path is not UTF-8; give another folder") from error
         try:
             self.path.exists()
         except OSError as error:
@@ -232,7 +239,7 @@ class RunDirectory:
             "command": sys.argv,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
-        write_atomically(self.config, json.dumps(described, indent=2).encode() + b"\n")
+        write_json(self.config, described)
 
     def read_config(self) -> Config:
         """The settings of the run that lies here. Raises UserError, in one line, where there is none to be read."""
@@ -262,7 +269,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json, for which infinity and NaN are null."""
-        write_atomically(self.summary, json.dumps(_finite(summary), indent=2, allow_nan=False).encode() + b"\n")
+        write_json(self.summary, _finite(summary))
 
 
 def _upgraded(described: dict[str, Any]) -> dict[str, Any]:
@@ -296,12 +303,20 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _holder(pid: int) -> str:
     """What a process of this host writes into the lock that it holds."""
-    return f"{pid} {platform.node()}"
+    return f"{pid} {_host()}"
+
+
+def _host() -> str:
+    """This host since its start, and its numbering of processes. Its name may change, or be that of others too."""
+    with contextlib.suppress(OSError):
+        start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{start} {os.stat('/proc/self/ns/pid').st_ino}"
+    return platform.node()
 
 
 def _is_here(holder: str) -> bool:
     """Whether the command that wrote this down ran on this host."""
-    return holder.partition(" ")[2] == platform.node()
+    return holder.partition(" ")[2] == _host()
 
 
 def _may_live(holder: str) -> bool:

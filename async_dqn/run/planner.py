@@ -21,6 +21,8 @@ class PlannedActorLearner(ActorLearner):
     It never waits for a planner: without any it learns from real transitions alone.
     """
 
+    _client: RoundTripClient
+
     def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
         super().__init__(agent, client, seeds)
         experience = self.experience
@@ -30,14 +32,13 @@ class PlannedActorLearner(ActorLearner):
         self._sink = self._broadcast = Broadcast(
             experience, queue, length=agent.block_length, version=lambda: client.version
         )
-        self._pull = client.pull
 
     def learn(self) -> None:
         """Sends the block that is whole, and computes the minibatches that are due."""
         if self._broadcast.has_block:
             # Round trips bring the values alone. The newest model meets steps that no planner has seen: by its error on
             # these it is trusted.
-            self._pull()
+            self._client.pull()
             self._broadcast.send()
         super().learn()
 
@@ -54,9 +55,11 @@ class Planner(SeparateLearner):
     gradients of many at a time would be stale by one another.
     """
 
+    _client: RoundTripClient
+
     def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
         super().__init__(agent, client, queue, seeds)
-        self._planning_client, self._queue = client, queue
+        self._queue = queue
         self._rng = np.random.default_rng(seeds.spawn(1)[0])
         self._number = 0  # of the plans to come, in this stream
         self._encoded: np.ndarray | None = None  # plans that wait for room
@@ -68,7 +71,7 @@ class Planner(SeparateLearner):
     def _on_block(self, block: Block) -> None:
         super()._on_block(block)
         if self.agent.config.num_workers > 2 and self.experience.inner.due():
-            self._planning_client.pull()  # others have stepped the model since this one has
+            self._client.pull()  # others have stepped the model since this one has
 
     def plan(self) -> bool:
         """Sends simulated minibatches; False: there is no room, or the model is not good enough yet."""
@@ -77,8 +80,8 @@ class Planner(SeparateLearner):
         if self._encoded is None:
             if not (self._learner.has_learned and experience.plans):
                 return False
-            self._planning_client.pull()
-            version = self._planning_client.counters.model_updates
+            self._client.pull()
+            version = self._client.counters.model_updates
             self._encoded = simulate(experience, self.agent.block_length, self._rng, version)
         if not self._queue.put(self._number, self._encoded):
             return False

@@ -187,7 +187,6 @@ class WorkerRun:
     def _make_chief(self, client: ParameterClient, training: Training) -> Chief:
         part = training.part
         assert isinstance(part, ActorLearner | SeparateLearner)
-        has_servers = isinstance(self._store, RemoteParameterStore)
         chief = Chief(
             run=self._run,
             store=self._store,
@@ -195,7 +194,7 @@ class WorkerRun:
             learner=part,
             progress=self._progress,
             start=self._start,
-            has_servers=has_servers,
+            has_servers=isinstance(self._store, RemoteParameterStore),
         )
         if isinstance(self._store, RemoteParameterStore):
             self._standby = Standby(self._store, chief.values, self._progress.say)

@@ -25,6 +25,7 @@ class Saver:
 
     def __init__(self, run: RunDirectory, keep_checkpoints: int, say: Callable[[str], object]):
         self._run, self._keep, self._say = run, keep_checkpoints, say
+        self._run_id = run.run_id()
         self._writer = Background("checkpoints")
         self._writing: concurrent.futures.Future | None = None
         self._writing_best: concurrent.futures.Future | None = None
@@ -70,10 +71,19 @@ class Saver:
         self._writer.close()
         return self._unsaved
 
+    def _fault(self) -> str:
+        """Why nothing may be written: somebody has removed the folder, and perhaps begun another run there."""
+        is_own = self._run.run_id() == self._run_id
+        return "" if is_own else f"{self._run.path} is not the folder of this run any more, so nothing is saved there"
+
     def _write(
         self, number: int, arrays: Mapping[str, np.ndarray], values: Mapping[str, Any], summary: dict[str, Any]
     ) -> None:
-        self._unsaved = ""
+        self._unsaved = self._fault()
+        if self._unsaved:
+            if summary["exit_reason"] == "running":
+                self._say(f"warning: {self._unsaved}")
+            return
         try:
             if not arrays:
                 raise ValueError("the parameters are not finite")
@@ -93,6 +103,8 @@ class Saver:
                 self._say(f"could not write the summary: {error}")
 
     def _write_best(self, number: int, arrays: Mapping[str, np.ndarray], mean: float) -> None:
+        if self._fault():
+            return
         try:
             checkpoints.save(self._run.best, number, arrays, {"mean_return_100": mean}, keep=1)
         except (OSError, ValueError) as error:

@@ -31,12 +31,14 @@ _LONGEST_GAP = 5.0  # seconds between two looks, beyond which nobody knows what 
 class SendingActor(Actor):
     """Acts, and sends what happens to the learner, a block of steps at a time."""
 
+    _client: RoundTripClient
+
     def __init__(self, agent: Agent, client: RoundTripClient, queue: ExperienceQueue, seeds: np.random.SeedSequence):
         self._writer = BlockWriter(agent.block_length, is_rollout=agent.learns_from_rollouts)
         rng = np.random.default_rng(seeds)
         explore = make_evaluate(agent, client.online, noise=rng if agent.has_noise else None)
         super().__init__(agent, client, self._writer, explore, rng)
-        self._acting_client, self._queue = client, queue
+        self._queue = queue
         self._number = 0  # of the block that is being gathered, in this stream
         self._encoded: np.ndarray | None = None  # the block that waits for room
         self._watch = _Watch(agent.config.ps_deadline)
@@ -60,7 +62,7 @@ class SendingActor(Actor):
         if writer.is_empty or not (writer.is_full or partly):
             return True
         if self._encoded is None:
-            self._encoded = encode(writer.block(self._acting_client.version))
+            self._encoded = encode(writer.block(self._client.version))
             self._client.report()
         if not self._queue.put(self._number, self._encoded):
             if self._watch.misses(self._client, lambda workers: workers[0].state != "lost"):
@@ -69,7 +71,7 @@ class SendingActor(Actor):
         self._number += 1
         self._encoded = None
         writer.next()
-        self._acting_client.pull()
+        self._client.pull()
         return True
 
     def begin_stream(self) -> None:

@@ -95,7 +95,8 @@ class NetworkSettings(Fields):
     compute_dtype: str = setting(
         "auto",
         "What the network computes in; parameters and outputs are float32 always. auto: bfloat16 in the networks nips, "
-        "nature and impala where the processor is made for it, float32 elsewhere and on GPUs.",
+        "nature and impala where the processor is made for it, float32 elsewhere and on GPUs (recent ones multiply in "
+        "TF32).",
         choices=("auto", *DTYPES),
         shared=False,
     )

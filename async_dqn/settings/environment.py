@@ -54,7 +54,8 @@ class EnvironmentSettings(EnvironmentOptions):
 
     env_processes: bool = setting(
         False,
-        "Have each environment in a process of its own; if one crashes or hangs, all of its worker start anew.",
+        "Have each environment in a process of its own; if one crashes or hangs, all environments of that worker start "
+        "anew.",
         shared=False,
     )
     env_timeout: float = setting(

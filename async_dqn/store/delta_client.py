@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,9 @@ class DeltaClient(RoundTripClient):
             else:
                 self._base[name].assign_add(tf.cast(delta, tf.float32))
 
+        def go_back(name: str) -> None:
+            self.online[name].assign(self._base[name])
+
         @tf.function(autograph=False, input_signature=[])
         def take_deltas() -> tuple[list[tf.Tensor], tf.Tensor]:
             deltas = [
@@ -67,11 +71,7 @@ class DeltaClient(RoundTripClient):
             ]
             is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(delta)) for delta in deltas])
             for name, delta in zip(names, deltas, strict=True):
-                tf.cond(
-                    is_finite,
-                    lambda name=name, delta=delta: go_on(name, delta),
-                    lambda name=name: _ignore(self.online[name].assign(self._base[name])),
-                )
+                tf.cond(is_finite, functools.partial(go_on, name, delta), functools.partial(go_back, name))
             return deltas, is_finite
 
         self._take_deltas = take_deltas.get_concrete_function()
@@ -150,7 +150,3 @@ class DeltaClient(RoundTripClient):
         if self._since_push:
             self._push(pull=False)
         super().finish()
-
-
-def _ignore(result: object) -> None:
-    """A branch of a condition that gives nothing."""

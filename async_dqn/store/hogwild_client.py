@@ -24,6 +24,8 @@ class HogwildClient(PromptClient):
       store: its updates of more than `max_staleness` are dropped.
     """
 
+    _store: SharedMemoryStore
+
     def __init__(self, store: SharedMemoryStore, *, max_nonfinite: int):
         arrays = store.arrays
         super().__init__(
@@ -32,12 +34,11 @@ class HogwildClient(PromptClient):
             target={one.name: _alias(arrays[f"{one.name}/target"]) for one in store.modules if one.has_target},
             max_nonfinite=max_nonfinite,
         )
-        self._shared = store
         self._gradients = [tf.Variable(tf.zeros(module.size), trainable=False) for module in store.modules]
         self._computed_on = 0
 
     def before_minibatch(self) -> None:
-        self._computed_on = self._shared.num_updates
+        self._computed_on = self._store.num_updates
 
     def consume(self, gradients: Sequence[tf.Tensor], rates: tf.Tensor) -> None:
         del rates  # they are those of `rates()`
@@ -46,7 +47,7 @@ class HogwildClient(PromptClient):
 
     def after_minibatch(self) -> None:
         super().after_minibatch()
-        store, staleness = self._shared, self._shared.num_updates - self._computed_on
+        store, staleness = self._store, self._store.num_updates - self._computed_on
         if store.max_staleness and staleness > store.max_staleness:
             self.count(dropped=1)
         else:

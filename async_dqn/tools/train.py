@@ -49,10 +49,11 @@ def train(
 def _interruptible() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, so that the run saves and ends; a second one interrupts at once."""
     should_stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # no other may set signal handlers
+    before = signal.getsignal(signal.SIGINT)
+    # Another thread may set no handler; one that Python has not set, as of a program around it, cannot be put back.
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield should_stop
         return
-    before = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: object) -> None:
         del number, frame

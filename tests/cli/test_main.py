@@ -631,6 +631,12 @@ def loaded(*arguments: str) -> list[str]:
     return done.stdout.splitlines()[-1].split()[1:]
 
 
+def test_the_exit_code_is_what_it_is_where_nothing_can_be_said():
+    command = [sys.executable, "-m", "async_dqn", "baseline", "--no_such_flag"]
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run(command, stderr=full, cwd=ROOT, timeout=240).returncode == 2
+
+
 def test_what_needs_no_tensorflow_does_not_import_it(tmp_path):
     write_run(tmp_path / "run", Config())
     assert loaded("local", "--help") == ["0"]

@@ -132,24 +132,20 @@ def test_same_generator_state_samples_the_same_actions():
 
 def test_epsilons_of_ape_x_run_over_the_environments_of_all_workers():
     expected = [0.4 ** (1 + 7 * 0 / 7), *(0.4 ** (1 + 7 * i / 7) for i in range(1, 7)), 0.4 ** (1 + 7)]
-    np.testing.assert_allclose(ape_x_epsilons(0.4, 0, 8, 8), expected)
-    of_workers = [ape_x_epsilons(0.4, first, 2, 8) for first in (0, 2, 4, 6)]
-    np.testing.assert_array_equal(np.concatenate(of_workers), ape_x_epsilons(0.4, 0, 8, 8))
-    assert ape_x_epsilons(0.4, 0, 8, 8).dtype == np.float64
+    np.testing.assert_allclose(ape_x_epsilons(0, 8, 8), expected)
+    of_workers = [ape_x_epsilons(first, 2, 8) for first in (0, 2, 4, 6)]
+    np.testing.assert_array_equal(np.concatenate(of_workers), ape_x_epsilons(0, 8, 8))
+    assert ape_x_epsilons(0, 8, 8).dtype == np.float64
 
 
 def test_the_epsilon_of_a_single_environment_is_the_base():
-    np.testing.assert_array_equal(ape_x_epsilons(0.4, 0, 1, 1), [0.4])
-
-
-def test_epsilons_of_ape_x_with_another_alpha():
-    np.testing.assert_allclose(ape_x_epsilons(0.5, 1, 2, 3, alpha=2.0), [0.5 ** (1 + 2 * 1 / 2), 0.5 ** (1 + 2)])
+    np.testing.assert_array_equal(ape_x_epsilons(0, 1, 1), [0.4])
 
 
 @pytest.mark.parametrize(("first", "count", "total"), [(-1, 2, 8), (7, 2, 8), (0, 1, 0)])
 def test_environments_beyond_the_total_have_no_epsilon(first, count, total):
     with pytest.raises(ValueError, match=f"environments {first} to {first + count - 1} are not among the {total}"):
-        ape_x_epsilons(0.4, first, count, total)
+        ape_x_epsilons(first, count, total)
 
 
 def test_drawn_epsilons_have_the_shares_of_the_paper():

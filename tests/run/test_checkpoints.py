@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from file_helpers import dead_process, names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,10 +38,6 @@ def load_newest(directory):
     newest, faults = checkpoints.load_newest(directory)
     assert newest is not None
     return newest, faults
-
-
-def names(directory):
-    return sorted(path.name for path in directory.iterdir())
 
 
 def test_round_trip(tmp_path):
@@ -359,6 +356,19 @@ def test_arrays_alone_are_a_fault_but_no_checkpoint(tmp_path):
     assert "000000000020.json cannot be used: " in faults[0]
 
 
+def test_one_that_has_taken_the_place_of_those_listed_is_found(tmp_path, monkeypatch):
+    save(tmp_path, 10, keep=1)
+    load = checkpoints.load
+
+    def replaced(directory, number):
+        monkeypatch.setattr(checkpoints, "load", load)
+        save(tmp_path, 20, keep=1)  # a run that goes on, between a look at the folder and one at the file
+        return load(directory, number)
+
+    monkeypatch.setattr(checkpoints, "load", replaced)
+    assert load_newest(tmp_path)[0].number == 20
+
+
 def test_a_folder_that_cannot_be_listed_is_a_fault(tmp_path, monkeypatch):
     def fail(path):
         raise PermissionError(13, "Permission denied")
@@ -389,12 +399,6 @@ def test_what_cannot_be_removed_does_not_fail_the_save(tmp_path):
         (tmp_path / f"000000000010{suffix}").mkdir()
     save(tmp_path, 20, keep=1)
     assert load_newest(tmp_path)[0].number == 20
-
-
-def dead_process():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_only_temporary_files_of_dead_processes_are_removed(tmp_path):

@@ -299,7 +299,7 @@ def test_processes_of_a_command_have_all_their_time_to_end_however_long_it_was_w
             if len(steps) == 10:
                 lock.seek(0)
                 lock.truncate()
-                lock.write(f"{2**22 + 1} {platform.node()}")  # above the highest number of a process
+                lock.write(f"{2**22 + 1} {directory._host()}")  # above the highest number of a process
                 lock.flush()
             if len(steps) == 15:
                 fcntl.flock(lock, fcntl.LOCK_UN)
@@ -426,3 +426,14 @@ def test_an_exit_reason_is_new_once_a_run_has_written_one(tmp_path):
     assert reason() == "failed: earlier"
     fresh = RunDirectory(tmp_path / "fresh").new_exit_reason()
     assert fresh() == ""
+
+
+def test_a_folder_that_cannot_be_named_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="the path is not UTF-8; give another folder"):
+        RunDirectory(tmp_path / os.fsdecode(b"\xff") / "run").check_path()
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match="--logdir=run: the current folder is gone; give a full path"):
+        RunDirectory("run")

@@ -1,5 +1,6 @@
 """Tests of async_dqn.run.saver: what it says of what could not be written, and how long it waits."""
 
+import shutil
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from async_dqn.run import checkpoints, saver
 from async_dqn.run.directory import RunDirectory
+from async_dqn.settings.config import Config
 
 ARRAYS = {"store/q/online": np.float32([1, 2])}
 
@@ -70,3 +72,23 @@ def test_the_best_mean_is_that_of_the_networks_that_were_saved(make):
     saves._writing_best.result(10)
     assert saves.best_mean() == 12.5 and not saves.is_busy_with_best
     assert saves.finish() == ""
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_nothing_is_written_where_the_folder_is_that_of_the_run_no_more(tmp_path, is_followed):
+    run, said = RunDirectory(tmp_path / "run"), []
+    run.path.mkdir()
+    run.write_config(Config(), 5)
+    saves = saver.Saver(run, 2, said.append)
+    shutil.rmtree(run.path)
+    if is_followed:  # by another run in a folder of this name
+        run.path.mkdir()
+        run.write_config(Config(), 6)
+    left = sorted(tmp_path.rglob("*"))
+    saves.save_best(7, ARRAYS, 12.5)
+    for reason in ("running", "finished"):
+        saves.save(5, ARRAYS, {}, {"exit_reason": reason})
+    unsaved = saves.finish()
+    assert unsaved == f"{run.path} is not the folder of this run any more, so nothing is saved there"
+    assert said == [f"warning: {unsaved}"]
+    assert sorted(tmp_path.rglob("*")) == left

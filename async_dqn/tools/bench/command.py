@@ -1,7 +1,6 @@
 """`async-dqn bench`: measures all cases in turn, again and again, and makes one report of it."""
 
 import dataclasses
-import json
 import math
 import os
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import write_atomically, write_json
 from async_dqn.run.progress import Progress, format_seconds
 from async_dqn.system.task import INTERRUPTED
 from async_dqn.tools import machine
@@ -159,5 +158,5 @@ def _outcome(measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
 
 def write(output: Path, data: Mapping[str, Any]) -> None:
     """Writes bench.json, and bench.md which is made from it alone."""
-    write_atomically(output / "bench.json", json.dumps(data, indent=1).encode() + b"\n")
+    write_json(output / "bench.json", data, indent=1)
     write_atomically(output / "bench.md", tables.report(data).encode())

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from async_dqn.base.errors import UserError, one_line
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import json_object, write_json
 from async_dqn.run.csv_log import number_rows
 from async_dqn.run.directory import RunDirectory, is_over
 from async_dqn.run.progress import Progress, count, format_seconds, progress_of
@@ -23,7 +22,7 @@ from async_dqn.system.program import own_command
 from async_dqn.system.task import INTERRUPTED, Task, supervise
 from async_dqn.tools import machine
 from async_dqn.tools.report import findings
-from async_dqn.tools.report.runs import read_evaluation, read_json, read_run
+from async_dqn.tools.report.runs import read_evaluation, read_run
 from async_dqn.tools.report.studies import Kind
 
 _FILE = "compare.json"
@@ -71,6 +70,7 @@ class Comparison:
       games: greedy games that every trained agent plays; those of a study play none.
       study: the name of the study that the kinds are of.
       by_workers: settings of which each number of workers has its own.
+      verbose: the runs' logs have TensorFlow's own messages.
     """
 
     config: Config
@@ -80,6 +80,7 @@ class Comparison:
     games: int
     study: str = ""
     by_workers: Collection[str] = ()
+    verbose: bool = False
 
     def trials(self) -> list[Trial]:
         """The runs seed by seed, so that whatever slows the machine for an hour meets all kinds."""
@@ -118,8 +119,9 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
     has_work = not all(trial.is_done(games) for trial in plan)
     described = machine.describe() if has_work else None
     calls = begin(folder, comparison.config, described, comparison.study, comparison.by_workers)
-    codes, took = list[int](), list[float]()
-    with RunDirectory(folder).claimed(progress.say) as held:  # two commands at a time would slow each other
+    codes, took, verbose = list[int](), list[float](), ["--verbose"] * comparison.verbose
+    # Two commands at a time would slow each other.
+    with RunDirectory(folder).claimed(progress.say, should_stop=should_stop.is_set) as held:
         if should_stop.is_set():  # while it waited for the folder
             return INTERRUPTED
         over = sum(trial.is_over for trial in plan)
@@ -133,10 +135,11 @@ def run_compare(comparison: Comparison, should_stop: threading.Event, progress: 
             header, code = f"{number} of {len(plan)}: {trial.name}{hint}", 0
             progress.say(header)
             if not trial.is_over:
-                code = execute(trial, trial.job, trial.flags, header, progress, should_stop, held)
+                flags = [*trial.flags, *verbose]
+                code = execute(trial, trial.job, flags, header, progress, should_stop, held)
                 took.append(time.monotonic() - begun)
             if games and code == 0 and not trial.run.has_failed():
-                flags = [f"--games={games}", "--checkpoint=newest"]  # which all runs have, at the same budget
+                flags = [f"--games={games}", "--checkpoint=newest", *verbose]  # which all runs have, at the same budget
                 code = execute(trial, "evaluate", flags, f"{header} | greedy games", progress, should_stop, held)
             _report(comparison, plan, calls, progress)
             if code == INTERRUPTED or (code and should_stop.is_set()):
@@ -179,7 +182,7 @@ def begin(
     calls = []
     try:
         if path.exists():
-            known = read_json(path, [])
+            known = json_object(path) or {}
             calls = known["calls"]
             for name, value in shared.items():
                 before = known["settings"].get(name, defaults[name])  # an earlier version may not have had it
@@ -200,7 +203,7 @@ def begin(
             calls.append(dict(described))
             folder.mkdir(parents=True, exist_ok=True)
             content = {"settings": shared, "by_workers": sorted(by_workers), "calls": calls}
-            write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
+            write_json(path, content, indent=1)
         return calls
     except OSError as error:
         raise UserError(f"--logdir={folder}: {error.strerror}; give another folder") from error

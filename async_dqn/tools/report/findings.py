@@ -3,7 +3,6 @@
 import base64
 import html
 import itertools
-import json
 import math
 import re
 from collections import Counter
@@ -17,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from async_dqn.base.files import write_atomically
+from async_dqn.base.files import write_atomically, write_json
 from async_dqn.run.directory import is_over
 from async_dqn.run.progress import count, format_seconds
 from async_dqn.run.worker_table import read_process
@@ -96,7 +95,7 @@ def write_report(
     blocks += ["## How it was made", _list([*lines, *(f"{how}: {'; '.join(of)}" for how, of in made.items())])]
     if study:
         found = {"calls": [dict(call) for call in calls], "runs": [result(run) for run in runs]}
-        write_atomically(folder / "results.json", json.dumps(found, indent=1).encode() + b"\n")
+        write_json(folder / "results.json", found, indent=1)
     body = "\n".join(_as_html(block, folder) for block in blocks if block)
     write_atomically(folder / "report.md", ("\n\n".join(filter(None, blocks)) + "\n").encode())
     write_atomically(folder / "report.html", _PAGE.substitute(title=html.escape(title), body=body).encode())
@@ -105,6 +104,7 @@ def write_report(
 def result(run: Run) -> dict[str, Any]:
     """What tables and pictures say of a run, for programs: numbers without those that it lacks, and what it ran on."""
     about = {"kind": run.kind, "seed": run.settings.get("seed"), "ended": run.exit_reason}
+    about["local_steps"] = run.settings.get("local_steps")
     machine = {name: run.host.get(name) for name in ("cpu", "cpu_model", "cores")}
     machine["revision"] = run.described.get("git_revision")
     numbers = {name: value for name, value in quantities(run).items() if math.isfinite(value)}

@@ -99,7 +99,7 @@ def finite(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
-def read_json(path: Path, notes: list[str]) -> dict[str, Any]:
+def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
     """The object that a file holds; nothing where there is no file, or, with a note, where it cannot be read."""
     value = json_object(path)
     if value is None and os.path.lexists(path):
@@ -112,7 +112,7 @@ def read_run(path: Path) -> Run:
     run, notes = RunDirectory(path), list[str]()
     if not os.path.exists(run.config):
         raise UserError(f"{path} holds no run (no config.json); give run directories")
-    described, summary = (read_json(file, notes) for file in (run.config, run.summary))
+    described, summary = (_read_json(file, notes) for file in (run.config, run.summary))
     metrics = _columns(run.metrics, ("env_steps", "wall_seconds"), notes)
     games = _columns(run.episodes, ("env_steps", "episode_return"), notes)
     games["env_steps"] = np.maximum.accumulate(games["env_steps"])  # workers hear of each other's steps a little late
@@ -137,7 +137,7 @@ def read_runs(paths: Iterable[str]) -> list[Run]:
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """What evaluation.json holds; nothing where its games were cut short or not greedy, or not of the newest state."""
-    found, summary = (read_json(path / name, []) for name in ("evaluation.json", "summary.json"))
+    found, summary = (json_object(path / name) or {} for name in ("evaluation.json", "summary.json"))
     is_newest = found.get("checkpoint_env_steps") == summary.get("env_steps")
     is_whole = found.get("actions") == "greedy" and not found.get("epsilon") and not found.get("max_steps")
     return found if is_newest and is_whole else {}

@@ -27,7 +27,7 @@ _GOALS: dict[str, dict[str, Any]] = {
     LUNARLANDER: {"stop_at_return": 200.0},
 }
 _WORKER_COUNTS = (1, 2, 4, 8)
-_LOCAL_STEPS = (0, 1, 16)  # beside those of the preset
+_LOCAL_STEPS = (0, 1, 4, 16)
 _REAL_STEPS = 60_000  # of Dyna-Q, which is there to need few; with planners on all cores, many take an hour
 _RATIOS = (0, 1, 4, 16, 64, 256)  # simulated minibatches for each real one
 
@@ -82,8 +82,10 @@ def _workers(quick: bool) -> Rows:
                 yield name, "local", agent, {"store": store, "num_workers": number} | few
     for local_steps in () if quick else _LOCAL_STEPS:
         for number in _WORKER_COUNTS:
-            name = f"dqn on ps, {local_steps} local steps, {number}"
-            yield name, "local", "dqn", {"num_workers": number, "local_steps": local_steps}
+            preset = table.make_config("dqn", PRESETS[CARTPOLE], {"num_workers": number})
+            if local_steps != preset.local_steps:  # else it is there already
+                name = f"dqn on ps, {local_steps} local steps, {number}"
+                yield name, "local", "dqn", {"num_workers": number, "local_steps": local_steps}
 
 
 def _parallelism(quick: bool) -> Rows:
@@ -196,14 +198,16 @@ def figures(study: str, runs: Sequence[Result]) -> dict[str, Figure]:
     if study != "workers":
         return {}
     curves: Curves = {}
+    often: dict[int, list[tuple[int, Result]]] = {}  # by local steps; those of the preset are among the curves too
     for run in runs:
         name, _, number = run["kind"].rpartition(", ")
-        curves.setdefault(name, []).append((int(number), run))
-    often = {name: curve for name, curve in curves.items() if "local steps" in name}
-    chosen = {study: {name: curve for name, curve in curves.items() if name not in often}}
-    if often:
-        preset = {f"{name}, as in the preset": curve for name, curve in curves.items() if name == "dqn on ps"}
-        chosen["local-steps"] = preset | often
+        if "local steps" not in name:
+            curves.setdefault(name, []).append((int(number), run))
+        if name.startswith("dqn on ps"):
+            often.setdefault(run["local_steps"], []).append((int(number), run))
+    chosen = {study: curves}
+    if any("local steps" in run["kind"] for run in runs):
+        chosen["local-steps"] = {f"{steps} local steps": often[steps] for steps in sorted(often)}
     return {name: _figure(some, _WORKERS, "workers", base=2) for name, some in chosen.items()}
 
 

@@ -257,10 +257,11 @@ def runner(monkeypatch):
 
     class Runner:
         def __init__(self):
-            self.done, self.codes = [], {}
+            self.done, self.codes, self.verbose = [], {}, set()
 
         def execute(self, trial, job, flags, header, progress, stop, held):
             self.done.append(f"{job} {trial.name}")
+            self.verbose |= {"--verbose" in flags}
             code = self.codes.get(trial.name, 0)
             end(trial, {0: "finished", 1: "failed: x", 130: "interrupted"}[code])
             if job == "evaluate":
@@ -291,7 +292,12 @@ def test_what_is_done_is_not_done_again_and_time_left_is_told(runner, tmp_path, 
     said = capsys.readouterr().out
     assert "4 runs, 2 of them done" in said and re.search(r"4 of 4: async-4-seed-3, about 0:0\d left", said)
     runner.done.clear()
-    assert run(one) == 0 and runner.done == []
+    assert run(one) == 0 and runner.done == [] and runner.verbose == {False}
+
+
+def test_what_tensorflow_says_is_in_the_logs_of_runs_too_where_it_is_asked_for(runner, tmp_path):
+    assert run(dataclasses.replace(comparison(tmp_path / "c", counts=(1,)), verbose=True)) == 0
+    assert runner.done and runner.verbose == {True}
 
 
 def test_a_run_that_fails_is_passed_over_and_told_again(runner, tmp_path, capsys):

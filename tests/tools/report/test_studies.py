@@ -130,17 +130,27 @@ def test_more_workers_are_drawn_by_their_medians_and_those_that_never_arrived_ar
     assert [[text.get_text() for text in axes.texts] for axes in figures["workers"].axes] == [["0 of 1"]] * 2 + [[]] * 2
 
 
-def test_how_often_dqn_synchronises_has_a_picture_of_its_own_beside_the_preset(tmp_path):
-    kinds = ["dqn on ps", "ppo on ps", "ppo on shared_memory", "dqn on ps, 0 local steps", "dqn on ps, 16 local steps"]
-    seconds = {(f"{kind}, {number}", 0): 40.0 / number for kind in kinds for number in (1, 2)}
-    figures = studies.figures("workers", results_of(tmp_path, seconds))
-    names = {name: figure.legends[0].get_texts() for name, figure in figures.items()}
-    kinds[2] = "ppo on shared memory"
-    assert [text.get_text() for text in names["workers"]] == [*kinds[:3], "cores", "ideal"]
-    steps = ["dqn on ps, as in the preset", *kinds[3:]]
-    assert [text.get_text() for text in names["local-steps"]] == [*steps, "cores", "ideal"]
+def test_the_study_of_workers_has_dqn_with_each_number_of_local_steps_once():
+    found = [kind.config for kind in studies.kinds("workers", quick=False, given={}) if kind.config.agent == "dqn"]
+    pairs = [(config.local_steps, config.num_workers) for config in found if config.store == "ps"]
+    assert sorted(pairs) == [(steps, number) for steps in (0, 1, 4, 16) for number in (1, 2, 4, 8)]
+
+
+def test_how_often_dqn_synchronises_has_a_picture_of_its_own_with_what_the_preset_does(tmp_path):
+    names = ["dqn on ps", "ppo on ps", "ppo on shared memory"]
+    local_steps = {("dqn on ps", 1): 4, ("dqn on ps", 4): 1, ("dqn on ps, 1 local steps", 1): 1}
+    local_steps |= {("dqn on ps, 4 local steps", 4): 4, ("dqn on ps, 16 local steps", 1): 16}
+    local_steps |= {(kind, number): 0 for kind in ("ppo on ps", "ppo on shared_memory") for number in (1, 4)}
+    kinds = {f"{kind}, {number}": steps for (kind, number), steps in local_steps.items()}
+    runs = results_of(tmp_path, {(kind, 0): 40.0 + steps for kind, steps in kinds.items()})
+    figures = studies.figures("workers", [run | {"local_steps": kinds[run["kind"]]} for run in runs])
+    legends = {name: [text.get_text() for text in figure.legends[0].get_texts()] for name, figure in figures.items()}
+    steps = ["1 local steps", "4 local steps", "16 local steps"]
+    assert legends == {"workers": [*names, "cores", "ideal"], "local-steps": [*steps, "cores", "ideal"]}
+    times = {line.get_label(): list(line.get_ydata()) for line in figures["local-steps"].axes[1].get_lines()}
+    assert [times[label] for label in steps] == [[41, 41], [44, 44], [56]]
     lines = {line.get_label(): line for line in figures["workers"].axes[0].get_lines()}
-    looks = [(lines[kind].get_color(), lines[kind].get_linestyle()) for kind in kinds[:3]]
+    looks = [(lines[name].get_color(), lines[name].get_linestyle()) for name in names]
     assert looks[1][0] == looks[2][0] != looks[0][0] and looks[1][1] != looks[2][1]
 
 
