@@ -11,7 +11,7 @@ import tensorflow as tf
 from async_dqn.base.errors import Outage
 from async_dqn.base.schedules import constant
 from async_dqn.base.types import Episode, StepResult
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import optimizers
 from async_dqn.nn.module import Module
 from async_dqn.store.base import Counters, ParameterStore, Pulled, Standing, Update, WorkerStatus

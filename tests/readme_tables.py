@@ -6,6 +6,7 @@ In a page, a table that is made stands between `<!-- table: KIND ARGUMENTS -->` 
 import csv
 import dataclasses
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -142,9 +143,10 @@ def parts_table() -> str:
     rows = []
     for case, values in bench_values("parts").items():
         for key in values[0]:
-            if case != "trip to 2 ps, bfloat16" and not any(word in key for word in hidden):
+            if "trip to 2 ps, bfloat16" not in case and not any(word in key for word in hidden):
                 what = re.sub(r",? ?\b(ms|µs)\b/?", " ", key.removeprefix("both, ")).strip()
-                name = case if case.startswith("minibatch") else f"{case.replace('trip to', 'exchange with')}: {what}"
+                case_now = re.sub("^trip", "round trip", case)  # as it has been called since
+                name = case if case.startswith("minibatch") else f"{case_now}: {what}"
                 rows.append([name, f"{spread([value[key] for value in values])} {'µs' if 'µs' in key else 'ms'}"])
     return table(["part", "time"], rows) + bench_origin("bench/parts")
 
@@ -275,26 +277,42 @@ def parallelism_table() -> str:
     return of_study("parallelism", "what workers send, number of workers", last)
 
 
-def workers_table() -> str:
+def workers_table(folder: str = "workers") -> str:
     """Seconds to the goal of each agent and store, over the number of workers."""
-    found = read("studies/workers/results.json")
-    kinds: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for run in found["runs"]:
-        name, _, workers = run["kind"].rpartition(", ")
-        kinds.setdefault(name.replace("shared_memory", "shared memory"), {}).setdefault(workers, []).append(run)
-    rows = []
-    for name, numbers in kinds.items():
-        reached = {
-            n: [60 * one["minutes to the goal"] for one in runs if "minutes to the goal" in one]
-            for n, runs in numbers.items()
-        }
-        cells = [
-            spread(reached[n]) if len(reached[n]) == len(runs) else f"{len(reached[n])} of {len(runs)}"
-            for n, runs in numbers.items()
-        ]
-        rows.append([name, *cells])
-    head = ["", *(f"{n} worker{'s' * (n != '1')}" for n in numbers)]
-    return table(head, rows) + study_origin(found)
+    found = read(f"studies/{folder}/results.json")
+    kinds = [run["kind"].rpartition(", ")[0].replace("shared_memory", "shared memory") for run in found["runs"]]
+    return by_workers(found, kinds)
+
+
+def local_steps_table() -> str:
+    """The same of DQN on parameter servers, by its local steps."""
+    found = read("studies/local-steps/results.json")
+    found["runs"].sort(key=lambda run: run["local_steps"])
+    return by_workers(found, [f"{run['local_steps']} local steps" for run in found["runs"]])
+
+
+def by_workers(found: dict[str, Any], names: Sequence[str]) -> str:
+    """Seconds to the goal, where all runs reached it: a row for each name, a column for each number of workers.
+
+    Args:
+      found: results.json of a study whose kinds end in the number of workers.
+      names: of the row of each of its runs.
+    """
+    rows: dict[str, dict[int, list[float]]] = {name: {} for name in names}
+    for run, name in zip(found["runs"], names, strict=True):
+        workers = int(run["kind"].rpartition(", ")[2])
+        rows[name].setdefault(workers, []).append(60 * run.get("minutes to the goal", math.nan))
+    numbers = sorted({workers for row in rows.values() for workers in row})
+
+    def cell(seconds: list[float]) -> str:
+        reached = [value for value in seconds if math.isfinite(value)]
+        if len(reached) < len(seconds):
+            return f"{len(reached)} of {len(seconds)}"
+        return spread(reached) if reached else "-"
+
+    cells = [[name, *(cell(row.get(workers, [])) for workers in numbers)] for name, row in rows.items()]
+    head = ["", *(f"{workers} worker{'s' * (workers != 1)}" for workers in numbers)]
+    return table(head, cells) + study_origin(found)
 
 
 def of_study(folder: str, kinds: str, last: dict[str, str], goal: str = "195") -> str:
@@ -330,6 +348,8 @@ def of_study(folder: str, kinds: str, last: dict[str, str], goal: str = "195") -
 
 def study_origin(found: dict[str, Any]) -> str:
     call = found["calls"][-1]
+    if sum("--seed=" in each["command"] for each in found["calls"]) > 1:  # each seed in a call of its own
+        call["command"] = re.sub(r"--seed=\d+", "--seed=S", call["command"])
     revisions = ", ".join(dict.fromkeys(short(run["revision"]) for run in found["runs"]))
     return made_by(call["command"], call["date"], call["cpu"], call["versions"], revisions)
 

@@ -15,7 +15,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.recurrent_state import HEAD, forgotten
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.lstm import CELLS
 from async_dqn.nn.returns import vtrace

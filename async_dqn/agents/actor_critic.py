@@ -13,7 +13,7 @@ from async_dqn.agents.base import Agent, Loss, Params, make_entropy_cost, make_m
 from async_dqn.data.experience import Outputs
 from async_dqn.data.recurrent_state import HEAD
 from async_dqn.data.rollout import Rollout
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.distributions import make_distribution
 from async_dqn.nn.networks import Head

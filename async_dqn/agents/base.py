@@ -19,7 +19,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.base.schedules import Schedule, falling
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.rollout import required_bytes
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import networks, optimizers
 from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.nn.layout import Layout

@@ -15,7 +15,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, ReplayExperience, Sampler
 from async_dqn.data.prioritized import PrioritizedSampler, priority_bytes
 from async_dqn.data.replay import Replay, required_bytes
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.networks import Head, Network
 from async_dqn.nn.noise import with_noise

@@ -15,7 +15,7 @@ from async_dqn.base import schedules
 from async_dqn.base.errors import UserError
 from async_dqn.data.experience import Evaluate, Experience, Outputs
 from async_dqn.data.planning import SWEEPINGS, DynaExperience, Imagined
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.module import Module
 from async_dqn.nn.networks import Head

@@ -10,7 +10,7 @@ import tensorflow as tf
 from async_dqn.agents.base import Agent, Params, make_module, make_network
 from async_dqn.base import schedules
 from async_dqn.data.experience import Outputs
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import policies
 from async_dqn.nn.networks import Head, Network
 from async_dqn.settings.config import ExplorationSettings

@@ -9,7 +9,7 @@ from async_dqn.agents.dqn import DQN, DQNConfig
 from async_dqn.base.errors import UserError
 from async_dqn.data.buffered_replay import BufferedReplayExperience
 from async_dqn.data.experience import Evaluate, Experience
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.settings.fields import setting
 
 

@@ -12,7 +12,7 @@ from async_dqn.agents.base import Loss, Params
 from async_dqn.agents.epsilon_greedy import EpsilonGreedyAgent
 from async_dqn.data.experience import Evaluate, Experience
 from async_dqn.data.rollout import Rollout, RolloutExperience, flat
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses
 from async_dqn.nn.returns import segments
 from async_dqn.settings.config import ExplorationSettings, TargetSettings

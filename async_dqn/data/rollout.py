@@ -9,7 +9,7 @@ import numpy as np
 from async_dqn.data.experience import Evaluate, Outputs, Step
 from async_dqn.data.recurrent_state import HEAD
 from async_dqn.data.replay import Replay
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn.aligned import aligned_empty
 
 _STEPS = ("stacked", "action", "reward", "terminated", "truncated")  # of a rollout and of a step

@@ -22,7 +22,8 @@ from async_dqn.base.errors import UserError, import_fault, one_line
 from async_dqn.envs.checks import Checked
 from async_dqn.envs.processes import EnvironmentProcesses
 from async_dqn.envs.spaces import Adapted, Unsupported
-from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
+from async_dqn.envs.spec import EnvironmentSpec
+from async_dqn.envs.vector_env import VectorEnv
 from async_dqn.envs.wrappers import wrap
 from async_dqn.settings.environment import EnvironmentOptions
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import losses, policies
 from async_dqn.nn.networks import Head
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from async_dqn.base.schedules import constant
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn import optimizers
 from async_dqn.nn.layout import Layout
 from async_dqn.nn.module import Module

@@ -128,11 +128,13 @@ class Chief:
         steps = counters.env_steps if copied_steps is None else copied_steps  # others may have gone on from it already
         self._tracker = EpisodeTracker(config.stop_at_return)
         self._num_episodes = 0
+        self._num_rows = 0  # in episodes.csv: a full disk keeps some out
         self._started = time.monotonic()
         self._offset = 0.0
         if restored is not None:
             self._tracker.restore(restored["episodes"])
             self._num_episodes = restored["num_episodes"]
+            self._num_rows = restored.get("episode_rows", self._num_episodes)  # earlier versions have none
             self._offset = restored["wall_seconds"]
             if is_live and restored["clock"][0] == _boot_id():
                 self._offset += self._started - restored["clock"][1]
@@ -151,7 +153,7 @@ class Chief:
 
             def is_kept(row: Mapping[str, str]) -> bool:
                 is_contained = copied_steps is not None and _as_int(row.get("env_steps", "")) <= steps
-                return next(position) < self._num_episodes or is_contained
+                return next(position) < self._num_rows or is_contained
 
             try:
                 rewind(run.metrics, lambda row: _as_int(row.get("env_steps", "")) <= steps)
@@ -174,7 +176,8 @@ class Chief:
 
     def _catch_up(self) -> None:
         """Takes in what was written after the last checkpoint by the process that was the chief before."""
-        for row in rows(self._run.episodes)[self._num_episodes :]:
+        for row in rows(self._run.episodes)[self._num_rows :]:
+            self._num_rows += 1
             report = _as_report(row)
             if report:
                 self._num_episodes += 1
@@ -270,7 +273,7 @@ class Chief:
         for episode in episodes:
             self._num_episodes += 1
             self._tracker.add(episode, self.wall_seconds)
-            self._episodes.write(episode._asdict() | {"time": f"{episode.time:.3f}"})
+            self._num_rows += self._episodes.write(episode._asdict() | {"time": f"{episode.time:.3f}"})
 
     def _keep_best(self) -> None:
         """Writes the networks beside the checkpoints where their games were the best so far."""
@@ -321,6 +324,7 @@ class Chief:
             "wall_seconds": self.wall_seconds,
             "clock": [_boot_id(), time.monotonic()],
             "num_episodes": self._num_episodes,
+            "episode_rows": self._num_rows,
             "episodes": self._tracker.state(),
             "faults": self._faults(),
             "roles": {"receivers": self._num_receivers, "missed": self._missed},

@@ -35,25 +35,27 @@ class CsvWriter:
         self._warned_at = -math.inf
         self._append("")
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Writes one row; floats with six significant digits, unknown ones empty."""
+    def write(self, row: Mapping[str, Any]) -> bool:
+        """Writes one row; floats with six significant digits, unknown ones empty. Gives whether it is there."""
         line = io.StringIO()
         writer = csv.DictWriter(line, self._fields, lineterminator="\n")
         writer.writerow({name: _cell(value) for name, value in row.items()})
-        self._append(line.getvalue())
+        return self._append(line.getvalue())
 
     def close(self) -> None:
         if self._file:
             self._file.close()
 
-    def _append(self, text: str) -> None:
+    def _append(self, text: str) -> bool:
         try:
             self._file = self._file or self._open()
             _write_whole(self._file, text.encode())
+            return True
         except OSError as error:
             if time.monotonic() - self._warned_at > _WARN_PERIOD:
                 self._warned_at = time.monotonic()
                 self._warn(f"warning: could not write to {self._path}: {error.strerror}; rows are left out")
+            return False
 
     def _open(self) -> io.FileIO:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 from async_dqn.agents.table import TABLE, find
 from async_dqn.base.errors import RunFailed, UserError
 from async_dqn.envs import registry
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.nn.convolutions import MIN_SIDE
 from async_dqn.settings.config import Config, ReplaySettings
 from async_dqn.settings.environment import EnvironmentOptions

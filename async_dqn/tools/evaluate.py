@@ -12,7 +12,7 @@ from async_dqn.base.errors import UserError
 from async_dqn.base.files import write_json
 from async_dqn.data.experience import Outputs
 from async_dqn.envs import registry
-from async_dqn.envs.vector_env import EnvironmentSpec
+from async_dqn.envs.spec import EnvironmentSpec
 from async_dqn.run.bad_values import BadValues
 from async_dqn.run.build import make_agent
 from async_dqn.run.directory import RunDirectory

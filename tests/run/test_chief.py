@@ -1,7 +1,9 @@
 """The chief on a store in this process: what it writes, above all when something went wrong."""
 
+import errno
 import io
 import json
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from fakes import direct_client, make_store
 
 from async_dqn.agents.table import make_config
 from async_dqn.base.errors import Outage, RunError
-from async_dqn.run import checkpoints
+from async_dqn.run import checkpoints, csv_log
 from async_dqn.run.chief import Chief, Start
 from async_dqn.run.csv_log import rows
 from async_dqn.run.directory import RunDirectory
@@ -105,6 +107,27 @@ def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_
     summary = json.loads(run.summary.read_text())
     assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
     assert len(rows(run.episodes)) == 2
+
+
+def test_games_that_a_full_disk_kept_out_of_the_file_hide_none_that_are_in_it(parts, monkeypatch):
+    run, store, chief, said = parts
+    games = [EpisodeReport(0, value, 9, 9, time.time()) for value in (5.0, 7.0)]
+
+    def full(file, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store.report_episodes(games[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(csv_log, "_write_whole", full)
+        chief.log()
+    chief.save("running")
+    chief._saver._writing.result()
+    store.report_episodes(games[1:])
+    chief.log()  # in episodes.csv, and in no checkpoint
+    make_chief(run, store, said, Start(newest(run).values, is_live=True)).finish("finished")
+    summary = json.loads(run.summary.read_text())
+    assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
+    assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7]
 
 
 def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):

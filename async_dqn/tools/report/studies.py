@@ -256,7 +256,7 @@ def _figure(curves: Curves, panels: Mapping[str, Callable[[Result], float]], xla
             axes.axvline(cores, **faint, linestyle=":", label="cores")
         if title == _SPEED_UP:
             axes.axline((1, 1), (2, 2), **faint, label="ideal")
-        axes.set(title=title, xlabel=xlabel, xmargin=0.1, ymargin=0.18)
+        axes.set(title=title, xlabel=xlabel, xmargin=0.1, ymargin=0.25)
         axes.set_xscale("symlog", base=base, linthresh=1, linscale=1 - 1 / base)
         axes.set_xticks(ticks, map(str, ticks))
         if panels is _WORKERS:  # some agents need a hundred times as long as others

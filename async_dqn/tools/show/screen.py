@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from async_dqn.base.errors import UserError, one_line
 from async_dqn.envs.registry import ATARI_STEPS_PER_SEED, make_adapted, make_emulators
-from async_dqn.envs.vector_env import EnvironmentSpec, VectorEnv
+from async_dqn.envs.spec import EnvironmentSpec
+from async_dqn.envs.vector_env import VectorEnv
 
 _ATARI_SHAPE = (210, 160, 3)
 
