@@ -145,8 +145,8 @@ def parts_table() -> str:
         for key in values[0]:
             if "trip to 2 ps, bfloat16" not in case and not any(word in key for word in hidden):
                 what = re.sub(r",? ?\b(ms|µs)\b/?", " ", key.removeprefix("both, ")).strip()
-                case_now = re.sub("^trip", "round trip", case)  # as it has been called since
-                name = case if case.startswith("minibatch") else f"{case_now}: {what}"
+                title = re.sub("^trip", "round trip", case)  # as it has been called since
+                name = title if case.startswith("minibatch") else f"{title}: {what}"
                 rows.append([name, f"{spread([value[key] for value in values])} {'µs' if 'µs' in key else 'ms'}"])
     return table(["part", "time"], rows) + bench_origin("bench/parts")
 
@@ -277,9 +277,9 @@ def parallelism_table() -> str:
     return of_study("parallelism", "what workers send, number of workers", last)
 
 
-def workers_table(folder: str = "workers") -> str:
+def workers_table() -> str:
     """Seconds to the goal of each agent and store, over the number of workers."""
-    found = read(f"studies/{folder}/results.json")
+    found = read("studies/workers/results.json")
     kinds = [run["kind"].rpartition(", ")[0].replace("shared_memory", "shared memory") for run in found["runs"]]
     return by_workers(found, kinds)
 

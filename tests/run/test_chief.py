@@ -94,22 +94,8 @@ def test_games_of_steps_that_were_lost_do_not_count(parts):
     assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7.0]
 
 
-def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_them(parts):
-    run, store, chief, said = parts
-    games = [EpisodeReport(0, value, 9, 9, time.time()) for value in (5.0, 7.0)]
-    store.report_episodes(games[:1])
-    chief.log()
-    chief.save("running")
-    chief._saver._writing.result()
-    store.report_episodes(games[1:])
-    chief.log()  # in episodes.csv, and in no checkpoint
-    make_chief(run, store, said, Start(newest(run).values, is_live=True)).finish("finished")
-    summary = json.loads(run.summary.read_text())
-    assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
-    assert len(rows(run.episodes)) == 2
-
-
-def test_games_that_a_full_disk_kept_out_of_the_file_hide_none_that_are_in_it(parts, monkeypatch):
+@pytest.mark.parametrize("was_full", [False, True])  # the disk, when the first game had ended
+def test_a_chief_that_takes_over_reads_the_games_since_the_checkpoint_and_keeps_them(parts, monkeypatch, was_full):
     run, store, chief, said = parts
     games = [EpisodeReport(0, value, 9, 9, time.time()) for value in (5.0, 7.0)]
 
@@ -118,7 +104,8 @@ def test_games_that_a_full_disk_kept_out_of_the_file_hide_none_that_are_in_it(pa
 
     store.report_episodes(games[:1])
     with monkeypatch.context() as patch:
-        patch.setattr(csv_log, "_write_whole", full)
+        if was_full:
+            patch.setattr(csv_log, "_write_whole", full)
         chief.log()
     chief.save("running")
     chief._saver._writing.result()
@@ -127,7 +114,7 @@ def test_games_that_a_full_disk_kept_out_of_the_file_hide_none_that_are_in_it(pa
     make_chief(run, store, said, Start(newest(run).values, is_live=True)).finish("finished")
     summary = json.loads(run.summary.read_text())
     assert (summary["episodes"], summary["mean_return_100"]) == (2, (5 + 7) / 2)
-    assert [float(row["episode_return"]) for row in rows(run.episodes)] == [7]
+    assert [float(row["episode_return"]) for row in rows(run.episodes)] == ([7] if was_full else [5, 7])
 
 
 def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(parts):
